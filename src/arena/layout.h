@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// The live fabric in shared memory: what lies where. One arena (a memfd) holds every switch, cable, HCA
+// port, queue-pair context and packet of this machine's part of a fabric. Position-independent: indices and
+// offsets, no pointers. Made by the daemon, mapped by every program that attaches.
+//
+//   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | processes | QPs | MRs | packets | bulk
+//
+// The tables up to the LID table are sized by the fabric and committed when it is made. The rest is sparse:
+// a page costs nothing until somebody uses it.
+//
+// Trust: every attached process belongs to the fabric's owner (the daemon checks), so the layout guards
+// against processes that stop, die or lag at any instruction, not against one that scribbles on purpose.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "credit/lane_buffer.h"
+#include "wire/headers.h"
+
+namespace weir::arena {
+
+inline constexpr std::uint64_t kMagic = 0x5745495241524e41ULL;  // "WEIRARNA"
+inline constexpr std::uint32_t kLayoutVersion = 1;
+
+inline constexpr std::uint32_t kNameBytes = 64;
+inline constexpr std::uint32_t kNone = 0xffffffffU;
+inline constexpr std::uint32_t kLftNoRoute = 255;
+
+inline constexpr std::uint32_t kProcessCount = 256;
+inline constexpr std::uint32_t kQpCount = 1U << 16U;
+inline constexpr std::uint32_t kMrCount = 1U << 18U;
+/// QP 0 and 1 belong to management, and a number is a table index, so the first few are never given out.
+inline constexpr std::uint32_t kFirstQp = 16;
+inline constexpr std::uint32_t kPacketsPerProcess = 1024;
+inline constexpr std::uint32_t kPacketCount = kProcessCount * kPacketsPerProcess;
+static_assert(kPacketCount <= 1U << 22U, "a slot names a packet in 22 bits");
+/// Largest payload of one packet inside the machine: a large segment, standing for a run of MTU-sized
+/// packets and as many PSNs (docs/protocol/wire.md).
+inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
+inline constexpr std::uint32_t kBulkPerProcess = 64;
+/// Payload that fits into the packet descriptor itself.
+inline constexpr std::uint32_t kInlineBytes = 160;
+/// Outstanding requests of one QP, in packets; below the ring's size so that no packet finds it full.
+inline constexpr std::uint32_t kQpWindow = 24;
+inline constexpr std::uint32_t kReadyWords = 63;
+
+struct ArenaHeader {
+    std::uint64_t magic;
+    std::uint32_t version;
+    std::uint32_t node_count;
+    std::uint32_t port_count;
+    std::uint32_t lane_count;  ///< Data virtual lanes per port.
+    std::uint32_t lid_count;   ///< One more than the highest LID in use.
+    std::uint32_t mtu_bytes;
+    std::uint32_t link_layer;  ///< IBV_LINK_LAYER_INFINIBAND (1) or _ETHERNET (2).
+    std::uint32_t daemon_pid;
+    std::uint64_t total_bytes;
+    std::uint64_t nodes_at, ports_at, lanes_at, lfts_at, lids_at;
+    std::uint64_t processes_at, qps_at, mrs_at, packets_at, bulk_at;
+    char name[kNameBytes];
+    /// Set once, when the fabric is being taken down: programs give errors instead of waiting.
+    std::atomic<std::uint32_t> closing;
+    std::atomic<std::uint32_t> epoch;  ///< Counts changes of link state and of tables.
+};
+
+enum class NodeKind : std::uint32_t { kSwitch = 0, kHca = 1 };
+
+struct NodeEntry {
+    char name[kNameBytes];
+    char host[kNameBytes];  ///< HCAs: name of the host it sits in. Switches: empty.
+    NodeKind kind;
+    std::uint32_t first_port;  ///< Index into the ports; port number n is first_port + n - 1.
+    std::uint32_t port_count;
+    std::uint32_t lid;  ///< Switches: LID of port 0. HCAs: LID of port 1.
+    std::uint64_t guid;
+    std::uint64_t lft_at;  ///< Switches: offset of lid_count bytes, output port by LID, 255 none.
+};
+
+struct alignas(64) PortEntry {
+    std::uint32_t node;
+    std::uint32_t number;
+    std::uint32_t peer;  ///< Index of the port at the cable's other end, or kNone.
+    std::uint32_t lid;
+    std::uint64_t guid;
+    std::uint64_t speed_bits_per_second;
+    std::uint32_t width;  ///< Lanes of the cable: 1, 2, 4, 8, 12.
+    std::atomic<std::uint32_t> up;  ///< 1 while the cable carries traffic. Same value at both ends.
+    std::atomic<std::uint64_t> link_downed;
+    std::atomic<std::uint64_t> transmit_discards;
+};
+
+/// A process that is attached. `identity` is {generation, slot + 1}: what owner fields elsewhere hold.
+struct alignas(64) ProcessEntry {
+    std::atomic<std::uint32_t> identity;  ///< 0 while the slot is free. Written by the daemon alone.
+    std::uint32_t pid;
+    std::uint32_t node;  ///< HCA node it uses; more HCAs mean more attachments.
+    std::atomic<std::uint32_t> dead;
+    /// Lane or ring that this process is driving a packet through, plus one; 0 when at rest. If it stays
+    /// the same for long, its owner is stopped or dead and somebody else moves on (see switching).
+    std::atomic<std::uint64_t> moving;
+    std::uint64_t unused[4];
+
+    /// Which of its QPs have packets waiting: bit w of the summary says that ready[w] is not zero. Bit 63
+    /// says that the owner sleeps on `doorbell` and must be woken.
+    alignas(64) std::atomic<std::uint64_t> summary;
+    std::atomic<std::uint32_t> doorbell;  ///< Futex word; grows by one at each call.
+    std::atomic<std::uint32_t> rescan;    ///< Non-zero: look at every QP, somebody may have died half-way.
+    alignas(64) std::atomic<std::uint64_t> ready[64];
+};
+inline constexpr std::uint64_t kParked = 1ULL << 63U;
+inline constexpr std::uint32_t kIdentitySlotBits = 12;
+
+constexpr std::uint32_t slot_of(std::uint32_t identity) {
+    return (identity & ((1U << kIdentitySlotBits) - 1)) - 1;
+}
+
+enum class PayloadKind : std::uint32_t {
+    kInline = 0,     ///< In the descriptor.
+    kBulk = 1,       ///< In a bulk buffer of the arena; `address` is the arena offset.
+    kReference = 2,  ///< Where it was: `address` in the process `memory_owner`.
+    kWindow = 3,     ///< Where it was: `address` is an offset in the window of `memory_owner`.
+};
+
+/// A packet on its way. Written by its sender before it enters the fabric, and not again before it is free.
+struct alignas(256) PacketEntry {
+    /// {generation 31 bits, in flight 1 bit}. Freed by whoever consumes or drops it, by compare-and-swap,
+    /// so that freeing twice does nothing.
+    std::atomic<std::uint32_t> state;
+    PayloadKind payload_kind;
+    /// All that a switch needs, see Route.
+    std::atomic<std::uint64_t> route;
+    std::uint64_t address;
+    std::uint32_t memory_owner;  ///< Process identity, for kReference and kWindow.
+    std::uint32_t unused;
+    wire::PacketHeader header;
+    std::uint8_t payload[kInlineBytes];
+};
+static_assert(sizeof(wire::PacketHeader) == 64);
+static_assert(sizeof(PacketEntry) == 256);
+
+/// | dlid 20 | service level 4 | response 1 | blocks 15 | destination QP 24 |
+struct Route {
+    std::uint32_t dlid;
+    std::uint32_t service_level;
+    bool response;
+    std::uint32_t blocks;
+    std::uint32_t dest_qp;
+
+    static constexpr Route decode(std::uint64_t word) {
+        return {static_cast<std::uint32_t>(word >> 44U),
+                static_cast<std::uint32_t>((word >> 40U) & 0xfU), ((word >> 39U) & 1U) != 0,
+                static_cast<std::uint32_t>((word >> 24U) & 0x7fffU),
+                static_cast<std::uint32_t>(word & 0xffffffU)};
+    }
+    [[nodiscard]] constexpr std::uint64_t encode() const {
+        return (static_cast<std::uint64_t>(dlid & 0xfffffU) << 44U) |
+               (static_cast<std::uint64_t>(service_level & 0xfU) << 40U) |
+               (static_cast<std::uint64_t>(response ? 1U : 0U) << 39U) |
+               (static_cast<std::uint64_t>(blocks & 0x7fffU) << 24U) | (dest_qp & 0xffffffU);
+    }
+};
+
+/// How the memory behind an MR can be reached by a process that is not its owner.
+enum class MemoryAccess : std::uint32_t {
+    kWindow = 0,  ///< Pages lie in the owner's window memfd: map it and use loads and stores.
+    kKernel = 1,  ///< By process_vm_readv and process_vm_writev.
+    kOwner = 2,   ///< Not at all: the owner itself must move the bytes.
+};
+
+struct alignas(64) MrEntry {
+    std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
+    std::atomic<std::uint32_t> key;    ///< Valid rkey/lkey, 0 while invalid: index << 8 | salt.
+    std::uint64_t iova;                ///< First address that remote peers use.
+    std::uint64_t length;
+    std::uint64_t address;  ///< The same byte in the owner's address space.
+    std::uint64_t window_offset;
+    std::uint32_t access_flags;  ///< IBV_ACCESS_*.
+    std::uint32_t pd;
+    MemoryAccess memory_access;
+};
+
+/// What the answers to duplicates of past atomics are drawn from (IBTA 9.4.5).
+struct AtomicReply {
+    std::uint32_t psn;
+    std::uint32_t valid;
+    std::uint64_t original;
+};
+inline constexpr std::uint32_t kAtomicReplies = 16;
+
+/// The responder half of a queue pair, in shared memory so that a requester can execute one-sided
+/// operations while the owner computes. Guarded by QpEntry::lock.
+struct ResponderState {
+    std::uint32_t expected_psn;
+    std::uint32_t message_count;   ///< MSN, 24 bits: messages completed.
+    std::uint32_t nak_outstanding; ///< 1 after a sequence-error NAK, until the expected PSN arrives.
+    std::uint32_t message_opcode;  ///< Opcode of the open message's first packet + 1; 0 between messages.
+    std::uint64_t write_address;   ///< Where the open RDMA write goes on.
+    std::uint32_t write_rkey;
+    std::uint32_t write_left;
+    std::uint32_t next_reply;      ///< Slot of `replies` to be overwritten next.
+    std::uint32_t unused;
+    AtomicReply replies[kAtomicReplies];
+};
+
+struct QpEntry {
+    std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
+    std::uint32_t node;                ///< HCA node.
+    std::uint32_t type;                ///< IBV_QPT_RC, UC or UD.
+    std::uint32_t local_index;         ///< Number of the QP within its owner; picks the ready bit.
+    std::atomic<std::uint32_t> receiving;  ///< 1 from RTR on, 0 in RESET, INIT, ERR: packets are parked.
+    std::uint32_t peer_qp;
+    std::uint32_t peer_lid;
+    std::uint32_t own_lid;
+    std::uint32_t pd;
+    std::uint32_t access_flags;  ///< What remote peers may do: IBV_ACCESS_REMOTE_*.
+    std::uint32_t mtu_bytes;
+    std::uint32_t service_level;
+    std::uint32_t min_rnr_timer;
+    std::uint32_t max_reads;  ///< Outstanding RDMA reads and atomics accepted, max_dest_rd_atomic.
+    std::uint32_t pkey;
+    std::uint32_t unused;
+    /// Identity of the process that executes requests here, or 0.
+    alignas(64) std::atomic<std::uint32_t> lock;
+    ResponderState responder;
+    credit::LaneBuffer requests;   ///< Requests that have arrived; the responder's input.
+    credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.
+};
+
+/// A mapped arena: base address and typed access to its tables. Cheap to copy. No bounds checks on the hot
+/// path: callers pass indices that came from the arena's own tables or were checked.
+class Arena {
+  public:
+    Arena() = default;
+    explicit Arena(void* base) : base_(static_cast<std::byte*>(base)) {}
+
+    [[nodiscard]] bool mapped() const { return base_ != nullptr; }
+    [[nodiscard]] ArenaHeader& header() const { return *at<ArenaHeader>(0); }
+    [[nodiscard]] NodeEntry& node(std::uint32_t i) const { return at<NodeEntry>(header().nodes_at)[i]; }
+    [[nodiscard]] PortEntry& port(std::uint32_t i) const { return at<PortEntry>(header().ports_at)[i]; }
+    [[nodiscard]] credit::LaneBuffer& lane(std::uint32_t port, std::uint32_t vl) const {
+        return at<credit::LaneBuffer>(header().lanes_at)[port * header().lane_count + vl];
+    }
+    [[nodiscard]] std::uint8_t* lft(const NodeEntry& node) const { return at<std::uint8_t>(node.lft_at); }
+    /// Port index by LID, kNone where unassigned.
+    [[nodiscard]] std::uint32_t* lids() const { return at<std::uint32_t>(header().lids_at); }
+    [[nodiscard]] ProcessEntry& process(std::uint32_t i) const {
+        return at<ProcessEntry>(header().processes_at)[i];
+    }
+    [[nodiscard]] QpEntry& qp(std::uint32_t i) const { return at<QpEntry>(header().qps_at)[i]; }
+    [[nodiscard]] MrEntry& mr(std::uint32_t i) const { return at<MrEntry>(header().mrs_at)[i]; }
+    [[nodiscard]] PacketEntry& packet(std::uint32_t i) const {
+        return at<PacketEntry>(header().packets_at)[i];
+    }
+    [[nodiscard]] std::uint64_t bulk_offset(std::uint32_t process, std::uint32_t i) const {
+        return header().bulk_at +
+               (static_cast<std::uint64_t>(process) * kBulkPerProcess + i) * kSegmentBytes;
+    }
+    [[nodiscard]] std::byte* bytes(std::uint64_t offset) const { return base_ + offset; }
+
+  private:
+    template <class T>
+    [[nodiscard]] T* at(std::uint64_t offset) const {
+        return reinterpret_cast<T*>(base_ + offset);
+    }
+    std::byte* base_ = nullptr;
+};
+
+}  // namespace weir::arena

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HCA: a verbs device inside the program's process, over a live fabric's arena. What the libibverbs
+// drop-in, and later other front ends, are built on. It speaks the verbs' own types (<infiniband/verbs.h> of
+// the installed headers), so nothing is translated twice, but knows nothing of ABI layouts or symbols.
+//
+// Errors: 0 or an errno value, as the verbs have it. No exception leaves this interface. Bad arguments are
+// answered with EINVAL, unknown objects never reach here (the front end checks its handles).
+//
+// Threads: every call may come from any thread; one lock per Hca, held for microseconds. Each Hca owns one
+// progress thread that sleeps whenever the program polls by itself or there is nothing to do.
+//
+// Lifetime: objects are destroyed through their Hca; destroying one that others still use is EBUSY.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <infiniband/verbs.h>
+
+namespace weir::hca {
+
+class Hca;
+class CompletionQueue;
+class SharedReceiveQueue;
+class QueuePair;
+
+/// A device that this process may open: one HCA of the host that the process was put on.
+struct DeviceDescription {
+    std::string name;         ///< "weir0", "weir1", … within the host.
+    std::string fabric;       ///< Name of the fabric.
+    std::string node;         ///< Node name in the fabric, e.g. "h0".
+    std::uint64_t node_guid;  ///< Host byte order.
+    std::uint32_t node_index; ///< In the arena.
+    std::uint32_t link_layer; ///< IBV_LINK_LAYER_*.
+};
+
+/// Lists the devices of this process: environment WEIR_FABRIC names the fabric ("default" if unset), WEIR_HOST
+/// the host (its only host if it has one). ENOENT if there is no such fabric, ENXIO if no such host, EACCES if
+/// it belongs to another user. Never prints.
+int list_devices(std::vector<DeviceDescription>& devices);
+
+/// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so that poll,
+/// epoll and O_NONBLOCK on the fd work as with a kernel device.
+class CompletionChannel {
+  public:
+    static int create(std::unique_ptr<CompletionChannel>& out);
+    ~CompletionChannel();
+    CompletionChannel(const CompletionChannel&) = delete;
+    CompletionChannel& operator=(const CompletionChannel&) = delete;
+
+    [[nodiscard]] int fd() const { return fd_; }
+    /// Takes one event, waiting for it unless the fd is non-blocking (then EAGAIN). EINTR is passed on.
+    int take(CompletionQueue*& cq);
+    /// Queues an event of `cq`. Called by the engine.
+    void raise(CompletionQueue* cq);
+    /// Forgets waiting events of `cq`, which is being destroyed.
+    void forget(CompletionQueue* cq);
+
+  private:
+    CompletionChannel() = default;
+    struct State;
+    std::unique_ptr<State> state_;
+    int fd_ = -1;
+};
+
+/// What an address handle resolves to. The front end embeds it in its ibv_ah, first member first.
+struct AddressHandle {
+    ibv_ah base;
+    ibv_ah_attr attr;
+    std::uint32_t dlid;
+};
+
+class CompletionQueue {
+  public:
+    /// Takes up to `count` completions and moves the fabric along. Returns how many, or -1 if it overran.
+    int poll(int count, ibv_wc* completions);
+    /// Asks for one event at the next completion (solicited ones only, if so said).
+    int arm(bool solicited_only);
+    int resize(int entries);
+    [[nodiscard]] int entries() const;
+    /// For the front end: its own object, given back in events.
+    void* user = nullptr;
+
+    struct State;
+    explicit CompletionQueue(std::unique_ptr<State> state);
+    ~CompletionQueue();
+    State& state() { return *state_; }
+
+  private:
+    std::unique_ptr<State> state_;
+};
+
+class SharedReceiveQueue {
+  public:
+    int post(ibv_recv_wr* list, ibv_recv_wr** bad);
+    int modify(const ibv_srq_attr& attr, int mask);
+    int query(ibv_srq_attr& attr) const;
+    void* user = nullptr;
+
+    struct State;
+    explicit SharedReceiveQueue(std::unique_ptr<State> state);
+    ~SharedReceiveQueue();
+    State& state() { return *state_; }
+
+  private:
+    std::unique_ptr<State> state_;
+};
+
+class QueuePair {
+  public:
+    [[nodiscard]] std::uint32_t number() const;
+    [[nodiscard]] ibv_qp_state current_state() const;
+    /// Full check of state, transition and mask (IBTA 10.3, 11.2.5.2): EINVAL names nothing, changes nothing.
+    int modify(const ibv_qp_attr& attr, int mask);
+    int query(ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init) const;
+    /// Posts in order; at the first bad one stops, sets *bad to it and returns EINVAL, ENOMEM or EFAULT-like
+    /// errno. Those before it are posted.
+    int post_send(ibv_send_wr* list, ibv_send_wr** bad);
+    int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad);
+    void* user = nullptr;
+
+    struct State;
+    explicit QueuePair(std::unique_ptr<State> state);
+    ~QueuePair();
+    State& state() { return *state_; }
+
+  private:
+    std::unique_ptr<State> state_;
+};
+
+/// An asynchronous event for the front end: which object it concerns is said by the pointer that is set.
+struct AsyncEvent {
+    ibv_event_type type;
+    CompletionQueue* cq = nullptr;
+    QueuePair* qp = nullptr;
+    SharedReceiveQueue* srq = nullptr;
+    int port = 0;
+};
+
+class Hca {
+  public:
+    /// Attaches to the fabric. EACCES, ENOENT, ENOMEM or EBUSY (all process slots taken).
+    static int open(const DeviceDescription& device, std::unique_ptr<Hca>& out);
+    ~Hca();
+    Hca(const Hca&) = delete;
+    Hca& operator=(const Hca&) = delete;
+
+    int query_device(ibv_device_attr_ex& attr) const;
+    int query_port(int port, ibv_port_attr& attr) const;  ///< EINVAL for a port that is not there.
+    int query_gid(int port, int index, ibv_gid& gid) const;
+    int query_pkey(int port, int index, __be16& pkey) const;
+    /// LID of the port with this GID in the fabric; ENOENT if none.
+    int resolve_gid(const ibv_gid& gid, std::uint32_t& lid) const;
+
+    std::uint32_t alloc_pd();
+    int dealloc_pd(std::uint32_t pd);  ///< EBUSY while something uses it.
+
+    /// Registers memory. On success sets the keys. `iova` is what remote peers call the first byte.
+    int reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64_t iova, int access,
+               std::uint32_t& lkey, std::uint32_t& rkey);
+    int dereg_mr(std::uint32_t lkey);
+
+    int create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out);
+    int destroy_cq(CompletionQueue* cq);  ///< EBUSY while a QP uses it.
+    int create_srq(std::uint32_t pd, ibv_srq_attr& attr, SharedReceiveQueue*& out);
+    int destroy_srq(SharedReceiveQueue* srq);
+    struct QpRequest {
+        std::uint32_t pd;
+        ibv_qp_type type;
+        CompletionQueue* send_cq;
+        CompletionQueue* receive_cq;
+        SharedReceiveQueue* srq;  ///< May be null.
+        ibv_qp_cap cap;           ///< Raised to what was given.
+        bool signal_all;
+    };
+    int create_qp(QpRequest& request, QueuePair*& out);
+    int destroy_qp(QueuePair* qp);
+    /// Fills the LID that the handle leads to. EINVAL if nothing in the fabric has that address.
+    int resolve_ah(AddressHandle& handle) const;
+
+    /// Readable while asynchronous events wait.
+    [[nodiscard]] int async_fd() const;
+    /// Takes one; waits unless the fd is non-blocking.
+    int take_async(AsyncEvent& event);
+
+    struct State;
+    State& state() { return *state_; }
+
+  private:
+    explicit Hca(std::unique_ptr<State> state);
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace weir::hca
