@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attach protocol: how a program joins a live fabric. A Unix SOCK_SEQPACKET socket per fabric,
-// `<runtime folder>/<fabric>/attach.sock`; one request, one reply, each one of these records, descriptors
-// beside them by SCM_RIGHTS. An attachment lives as long as its connection and its process.
+// `<runtime folder>/<fabric>/attach.sock`; one request, one reply, each one of these records,
+// descriptors beside them by SCM_RIGHTS. An attachment lives as long as its connection and its
+// process.
 //
-//   kObserve     → arena descriptor.                                     (tools: read tables and counters)
-//   kAttach      node, window memfd → process identity, arena descriptor (a program's HCA)
-//   kPeerWindow  identity → that process's window memfd                  (to reach its registered memory)
-//   kSetLink     text = link or port name, argument 1 up, 0 down
-//   kShutdown    the daemon ends, programs get errors
+//   kObserve     → arena descriptor.                                     (tools: read tables and
+//   counters) kAttach      node, window memfd → process identity, arena descriptor (a program's
+//   HCA) kPeerWindow  identity → that process's window memfd                  (to reach its
+//   registered memory) kSetLink     text = link or port name, argument 1 up, 0 down kShutdown the
+//   daemon ends, programs get errors
 //
-// The daemon serves only its own user (and root): SO_PEERCRED decides, whatever the socket's mode is.
-// The runtime folder: $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /tmp/weir-<uid>; mode 0700, and
-// refused when it belongs to somebody else.
+// The daemon serves only its own user (and root): SO_PEERCRED decides, whatever the socket's mode
+// is. The runtime folder: $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /tmp/weir-<uid>; mode
+// 0700, and refused when it belongs to somebody else.
 #pragma once
 
 #include <cstddef>

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live fabric in shared memory: what lies where. One arena (a memfd) holds every switch, cable, HCA
-// port, queue-pair context and packet of this machine's part of a fabric. Position-independent: indices and
-// offsets, no pointers. Made by the daemon, mapped by every program that attaches.
+// The live fabric in shared memory: what lies where. One arena (a memfd) holds every switch, cable,
+// HCA port, queue-pair context and packet of this machine's part of a fabric. Position-independent:
+// indices and offsets, no pointers. Made by the daemon, mapped by every program that attaches.
 //
-//   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | processes | QPs | MRs | packets | bulk
+//   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | processes | QPs | MRs | packets
+//   | bulk
 //
-// The tables up to the LID table are sized by the fabric and committed when it is made. The rest is sparse:
-// a page costs nothing until somebody uses it.
+// The tables up to the LID table are sized by the fabric and committed when it is made. The rest is
+// sparse: a page costs nothing until somebody uses it.
 //
-// Trust: every attached process belongs to the fabric's owner (the daemon checks), so the layout guards
-// against processes that stop, die or lag at any instruction, not against one that scribbles on purpose.
+// Trust: every attached process belongs to the fabric's owner (the daemon checks), so the layout
+// guards against processes that stop, die or lag at any instruction, not against one that scribbles
+// on purpose.
 #pragma once
 
 #include <atomic>
@@ -31,18 +33,20 @@ inline constexpr std::uint32_t kLftNoRoute = 255;
 inline constexpr std::uint32_t kProcessCount = 256;
 inline constexpr std::uint32_t kQpCount = 1U << 16U;
 inline constexpr std::uint32_t kMrCount = 1U << 18U;
-/// QP 0 and 1 belong to management, and a number is a table index, so the first few are never given out.
+/// QP 0 and 1 belong to management, and a number is a table index, so the first few are never given
+/// out.
 inline constexpr std::uint32_t kFirstQp = 16;
 inline constexpr std::uint32_t kPacketsPerProcess = 1024;
 inline constexpr std::uint32_t kPacketCount = kProcessCount * kPacketsPerProcess;
 static_assert(kPacketCount <= 1U << 22U, "a slot names a packet in 22 bits");
-/// Largest payload of one packet inside the machine: a large segment, standing for a run of MTU-sized
-/// packets and as many PSNs (docs/protocol/wire.md).
+/// Largest payload of one packet inside the machine: a large segment, standing for a run of
+/// MTU-sized packets and as many PSNs (docs/protocol/wire.md).
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
 inline constexpr std::uint32_t kBulkPerProcess = 64;
 /// Payload that fits into the packet descriptor itself.
 inline constexpr std::uint32_t kInlineBytes = 160;
-/// Outstanding requests of one QP, in packets; below the ring's size so that no packet finds it full.
+/// Outstanding requests of one QP, in packets; below the ring's size so that no packet finds it
+/// full.
 inline constexpr std::uint32_t kQpWindow = 24;
 inline constexpr std::uint32_t kReadyWords = 63;
 
@@ -85,28 +89,35 @@ struct alignas(64) PortEntry {
     std::uint32_t lid;
     std::uint64_t guid;
     std::uint64_t speed_bits_per_second;
-    std::uint32_t width;  ///< Lanes of the cable: 1, 2, 4, 8, 12.
+    std::uint32_t width;            ///< Lanes of the cable: 1, 2, 4, 8, 12.
     std::atomic<std::uint32_t> up;  ///< 1 while the cable carries traffic. Same value at both ends.
     std::atomic<std::uint64_t> link_downed;
     std::atomic<std::uint64_t> transmit_discards;
 };
 
-/// A process that is attached. `identity` is {generation, slot + 1}: what owner fields elsewhere hold.
+/// A process that is attached. `identity` is {generation, slot + 1}: what owner fields elsewhere
+/// hold.
 struct alignas(64) ProcessEntry {
-    std::atomic<std::uint32_t> identity;  ///< 0 while the slot is free. Written by the daemon alone.
+    std::atomic<std::uint32_t>
+        identity;  ///< 0 while the slot is free. Written by the daemon alone.
     std::uint32_t pid;
     std::uint32_t node;  ///< HCA node it uses; more HCAs mean more attachments.
     std::atomic<std::uint32_t> dead;
-    /// Lane or ring that this process is driving a packet through, plus one; 0 when at rest. If it stays
-    /// the same for long, its owner is stopped or dead and somebody else moves on (see switching).
+    /// Odd while this process moves packets; grows by one at each start and end. If it stays odd
+    /// and the same for long, the process is stopped or dead and somebody else must move on
+    /// (Mover::sweep).
     std::atomic<std::uint64_t> moving;
-    std::uint64_t unused[4];
+    /// Handle (slot word, sequence and source zero) of a packet that this process is dropping, plus
+    /// one.
+    std::atomic<std::uint64_t> releasing;
+    std::uint64_t unused[3];
 
-    /// Which of its QPs have packets waiting: bit w of the summary says that ready[w] is not zero. Bit 63
-    /// says that the owner sleeps on `doorbell` and must be woken.
+    /// Which of its QPs have packets waiting: bit w of the summary says that ready[w] is not zero.
+    /// Bit 63 says that the owner sleeps on `doorbell` and must be woken.
     alignas(64) std::atomic<std::uint64_t> summary;
     std::atomic<std::uint32_t> doorbell;  ///< Futex word; grows by one at each call.
-    std::atomic<std::uint32_t> rescan;    ///< Non-zero: look at every QP, somebody may have died half-way.
+    std::atomic<std::uint32_t>
+        rescan;  ///< Non-zero: look at every QP, somebody may have died half-way.
     alignas(64) std::atomic<std::uint64_t> ready[64];
 };
 inline constexpr std::uint64_t kParked = 1ULL << 63U;
@@ -123,10 +134,11 @@ enum class PayloadKind : std::uint32_t {
     kWindow = 3,     ///< Where it was: `address` is an offset in the window of `memory_owner`.
 };
 
-/// A packet on its way. Written by its sender before it enters the fabric, and not again before it is free.
+/// A packet on its way. Written by its sender before it enters the fabric, and not again before it
+/// is free.
 struct alignas(256) PacketEntry {
-    /// {generation 31 bits, in flight 1 bit}. Freed by whoever consumes or drops it, by compare-and-swap,
-    /// so that freeing twice does nothing.
+    /// {generation 31 bits, in flight 1 bit}. Freed by whoever consumes or drops it, by
+    /// compare-and-swap, so that freeing twice does nothing.
     std::atomic<std::uint32_t> state;
     PayloadKind payload_kind;
     /// All that a switch needs, see Route.
@@ -140,27 +152,37 @@ struct alignas(256) PacketEntry {
 static_assert(sizeof(wire::PacketHeader) == 64);
 static_assert(sizeof(PacketEntry) == 256);
 
-/// | dlid 20 | service level 4 | response 1 | blocks 15 | destination QP 24 |
+/// What movers know of a packet, in one word, so that they read it whole at any moment.
+/// | dlid 20 | service level 4 | response 1 | quiet 1 | words 15 | destination QP 22 |
 struct Route {
     std::uint32_t dlid;
     std::uint32_t service_level;
-    bool response;
-    std::uint32_t blocks;
+    bool response;        ///< Goes to the requester half of the QP.
+    bool quiet;           ///< The sender will see to the packet itself: its arrival wakes nobody.
+    std::uint32_t words;  ///< Size on the wire in 4-byte words, at most 128 KiB.
     std::uint32_t dest_qp;
 
     static constexpr Route decode(std::uint64_t word) {
         return {static_cast<std::uint32_t>(word >> 44U),
-                static_cast<std::uint32_t>((word >> 40U) & 0xfU), ((word >> 39U) & 1U) != 0,
-                static_cast<std::uint32_t>((word >> 24U) & 0x7fffU),
-                static_cast<std::uint32_t>(word & 0xffffffU)};
+                static_cast<std::uint32_t>((word >> 40U) & 0xfU),
+                ((word >> 39U) & 1U) != 0,
+                ((word >> 38U) & 1U) != 0,
+                static_cast<std::uint32_t>((word >> 23U) & 0x7fffU),
+                static_cast<std::uint32_t>(word & 0x3fffffU)};
     }
     [[nodiscard]] constexpr std::uint64_t encode() const {
         return (static_cast<std::uint64_t>(dlid & 0xfffffU) << 44U) |
                (static_cast<std::uint64_t>(service_level & 0xfU) << 40U) |
                (static_cast<std::uint64_t>(response ? 1U : 0U) << 39U) |
-               (static_cast<std::uint64_t>(blocks & 0x7fffU) << 24U) | (dest_qp & 0xffffffU);
+               (static_cast<std::uint64_t>(quiet ? 1U : 0U) << 38U) |
+               (static_cast<std::uint64_t>(words & 0x7fffU) << 23U) | (dest_qp & 0x3fffffU);
+    }
+    /// Flow-control blocks that the packet takes in a lane buffer.
+    [[nodiscard]] constexpr std::uint32_t blocks() const {
+        return (words * 4 + credit::kBlockBytes - 1) / credit::kBlockBytes;
     }
 };
+static_assert(kQpCount <= 1U << 22U);
 
 /// How the memory behind an MR can be reached by a process that is not its owner.
 enum class MemoryAccess : std::uint32_t {
@@ -193,13 +215,15 @@ inline constexpr std::uint32_t kAtomicReplies = 16;
 /// operations while the owner computes. Guarded by QpEntry::lock.
 struct ResponderState {
     std::uint32_t expected_psn;
-    std::uint32_t message_count;   ///< MSN, 24 bits: messages completed.
-    std::uint32_t nak_outstanding; ///< 1 after a sequence-error NAK, until the expected PSN arrives.
-    std::uint32_t message_opcode;  ///< Opcode of the open message's first packet + 1; 0 between messages.
-    std::uint64_t write_address;   ///< Where the open RDMA write goes on.
+    std::uint32_t message_count;  ///< MSN, 24 bits: messages completed.
+    std::uint32_t
+        nak_outstanding;  ///< 1 after a sequence-error NAK, until the expected PSN arrives.
+    std::uint32_t
+        message_opcode;  ///< Opcode of the open message's first packet + 1; 0 between messages.
+    std::uint64_t write_address;  ///< Where the open RDMA write goes on.
     std::uint32_t write_rkey;
     std::uint32_t write_left;
-    std::uint32_t next_reply;      ///< Slot of `replies` to be overwritten next.
+    std::uint32_t next_reply;  ///< Slot of `replies` to be overwritten next.
     std::uint32_t unused;
     AtomicReply replies[kAtomicReplies];
 };
@@ -209,7 +233,8 @@ struct QpEntry {
     std::uint32_t node;                ///< HCA node.
     std::uint32_t type;                ///< IBV_QPT_RC, UC or UD.
     std::uint32_t local_index;         ///< Number of the QP within its owner; picks the ready bit.
-    std::atomic<std::uint32_t> receiving;  ///< 1 from RTR on, 0 in RESET, INIT, ERR: packets are parked.
+    std::atomic<std::uint32_t>
+        receiving;  ///< 1 from RTR on, 0 in RESET, INIT, ERR: packets are parked.
     std::uint32_t peer_qp;
     std::uint32_t peer_lid;
     std::uint32_t own_lid;
@@ -220,7 +245,9 @@ struct QpEntry {
     std::uint32_t min_rnr_timer;
     std::uint32_t max_reads;  ///< Outstanding RDMA reads and atomics accepted, max_dest_rd_atomic.
     std::uint32_t pkey;
-    std::uint32_t unused;
+    /// 1 once the rings have been reset for the first time. They are never reset again, only
+    /// drained, so that a mover that slept through the QP's end does no harm to the next.
+    std::atomic<std::uint32_t> initialised;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
     ResponderState responder;
@@ -228,8 +255,8 @@ struct QpEntry {
     credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.
 };
 
-/// A mapped arena: base address and typed access to its tables. Cheap to copy. No bounds checks on the hot
-/// path: callers pass indices that came from the arena's own tables or were checked.
+/// A mapped arena: base address and typed access to its tables. Cheap to copy. No bounds checks on
+/// the hot path: callers pass indices that came from the arena's own tables or were checked.
 class Arena {
   public:
     Arena() = default;
@@ -237,12 +264,18 @@ class Arena {
 
     [[nodiscard]] bool mapped() const { return base_ != nullptr; }
     [[nodiscard]] ArenaHeader& header() const { return *at<ArenaHeader>(0); }
-    [[nodiscard]] NodeEntry& node(std::uint32_t i) const { return at<NodeEntry>(header().nodes_at)[i]; }
-    [[nodiscard]] PortEntry& port(std::uint32_t i) const { return at<PortEntry>(header().ports_at)[i]; }
+    [[nodiscard]] NodeEntry& node(std::uint32_t i) const {
+        return at<NodeEntry>(header().nodes_at)[i];
+    }
+    [[nodiscard]] PortEntry& port(std::uint32_t i) const {
+        return at<PortEntry>(header().ports_at)[i];
+    }
     [[nodiscard]] credit::LaneBuffer& lane(std::uint32_t port, std::uint32_t vl) const {
         return at<credit::LaneBuffer>(header().lanes_at)[port * header().lane_count + vl];
     }
-    [[nodiscard]] std::uint8_t* lft(const NodeEntry& node) const { return at<std::uint8_t>(node.lft_at); }
+    [[nodiscard]] std::uint8_t* lft(const NodeEntry& node) const {
+        return at<std::uint8_t>(node.lft_at);
+    }
     /// Port index by LID, kNone where unassigned.
     [[nodiscard]] std::uint32_t* lids() const { return at<std::uint32_t>(header().lids_at); }
     [[nodiscard]] ProcessEntry& process(std::uint32_t i) const {

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mover: moves packets through the fabric's switches and into queue pairs. It is run by whoever has
+// reason to: a program that posts or polls, the daemon when a program died half-way, a test under a
+// simulated clock.
+//
+// Any number of movers work at once, none holds a lock, and each may be stopped or killed between
+// any two instructions. A move of the head packet of buffer X to the tail of buffer Y is four
+// compare-and-swaps:
+//
+//   1. X.head  {h, unclaimed} → {h, Y}     the decision: route, link state and drop-or-forward are
+//   fixed here,
+//                                          so all who help with this packet go the same way
+//   2. Y.slot[t]  free for t → packet      takes effect only if the slot is still free for that
+//   very index
+//   3. X.head  {h, Y} → {h + 1, unclaimed} the packet has left
+//   4. Y.tail  t → t + 1                   it may now be taken
+//
+// Whoever finds step 2 done at Y's tail finishes 3 and 4 before anything else, in that order.
+// Hence:
+//  * Never twice. A mover inserts at t only after it read tail = t and then saw X.head = {h, Y}.
+//  Were the
+//    packet in Y below t, X.head would have moved on (3 comes before 4); were it at t, the slot is
+//    not free.
+//  * Never lost. A packet leaves X (3) only after it stands in Y (2).
+//  * In order. Only X's head moves, and Y's slots fill in order of t.
+//  * No leak of credit. Credits are the difference of the two words (credit/lane_buffer.h).
+// A dropped packet is step 1 with kClaimDiscard, then 3, then its release; ProcessEntry::releasing
+// lets the daemon repeat the release if the dropper dies in between.
+//
+// Every lane holds at most one claim at a time, so a QP's ring that refuses new claims kRingMargin
+// slots before it is full always has room for the claims already made: a port never waits for a
+// program that does not read. What the ring refuses is dropped and counted; reliable senders keep
+// within kQpWindow.
+//
+// Sans-IO: no system call, no clock. Wake-ups are collected for the caller (take_wakes).
+// The Probe parameter is a test seam: point() is called before each
+// compare-and-swap and between the reads that lead to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "arena/layout.h"
+#include "base/check.h"
+#include "credit/lane_buffer.h"
+
+namespace weir::switching {
+
+/// Names a lane buffer of the arena: port * lanes + vl, then two per QP (requests, responses).
+using LaneId = std::uint32_t;
+inline constexpr LaneId kNoLane = 0xffffffffU;
+/// Slots of a QP's ring kept for claims under way; at least the number of lanes.
+inline constexpr std::uint32_t kRingMargin = 8;
+static_assert(arena::kQpWindow + kRingMargin <= credit::kSlotCount);
+
+struct NoProbe {
+    static void point() {}
+};
+
+enum class Step : std::uint8_t {
+    kEmpty,      ///< Nothing at the head.
+    kMoved,      ///< The head packet went on to `to`.
+    kDiscarded,  ///< It was dropped.
+    kBlocked,    ///< `to` has no credit for it.
+};
+
+struct Advance {
+    Step step;
+    LaneId to;
+};
+
+template <class Probe = NoProbe>
+class Mover {
+  public:
+    explicit Mover(arena::Arena arena) : arena_(arena), lanes_(arena.header().lane_count) {
+        qp_base_ = arena.header().port_count * lanes_;
+    }
+
+    [[nodiscard]] LaneId port_lane(std::uint32_t port, std::uint32_t vl) const {
+        return port * lanes_ + vl;
+    }
+    [[nodiscard]] LaneId request_ring(std::uint32_t qp) const { return qp_base_ + qp * 2; }
+    [[nodiscard]] LaneId response_ring(std::uint32_t qp) const { return qp_base_ + qp * 2 + 1; }
+    [[nodiscard]] bool is_ring(LaneId id) const { return id >= qp_base_; }
+    [[nodiscard]] std::uint32_t ring_qp(LaneId id) const { return (id - qp_base_) / 2; }
+    [[nodiscard]] credit::LaneBuffer& buffer(LaneId id) const {
+        if (!is_ring(id)) return arena_.lane(id / lanes_, id % lanes_);
+        auto& qp = arena_.qp(ring_qp(id));
+        return (id - qp_base_) % 2 == 0 ? qp.requests : qp.responses;
+    }
+
+    /// Puts a new packet into `lane`. False if it has no credit there; then nothing has changed.
+    /// REQUIRES: the packet is in flight, its route and header are written, nobody else injects it.
+    bool inject(LaneId lane, std::uint32_t packet, std::uint32_t generation) {
+        const credit::Slot what{0, generation, packet, credit::kSourceNone};
+        return insert(lane, what, route_of(packet), [] { return true; }) == Insert::kDone;
+    }
+
+    /// Moves the head packet of a port's lane one hop.
+    Advance advance(LaneId from);
+
+    /// Moves packets on from `start`, and from where they get to, until all have reached a QP.
+    /// False if some still wait for credit: then sweep() later.
+    bool drive(LaneId start);
+
+    /// The same for every lane of the fabric that holds packets: after somebody died half-way.
+    bool sweep();
+
+    /// The packet at the head of a QP's ring; false if none. REQUIRES: caller holds the consuming
+    /// side.
+    bool peek(LaneId ring, credit::Slot& slot);
+    /// Takes the head packet off the ring, without releasing it. REQUIRES: peek was true.
+    void pop(LaneId ring);
+    /// Takes and releases all packets of a ring. REQUIRES: caller holds the consuming side.
+    void drain(LaneId ring) {
+        for (credit::Slot slot{}; peek(ring, slot);) {
+            pop(ring);
+            release(slot);
+        }
+    }
+
+    /// Gives a packet back to its sender. Does nothing if that has been done.
+    void release(const credit::Slot& slot) {
+        auto& state = arena_.packet(slot.packet).state;
+        auto word = state.load(std::memory_order_acquire);
+        if ((word & 1U) != 0 && ((word >> 1U) & 0xfffU) == slot.generation) {
+            Probe::point();
+            state.compare_exchange_strong(word, word & ~1U, std::memory_order_acq_rel);
+        }
+    }
+
+    /// Finishes what a dead process was doing. REQUIRES: its `dead` word is set.
+    void recover(const arena::ProcessEntry& process);
+
+    /// Says that this process starts, and has ended, moving packets (ProcessEntry::moving).
+    void begin() {
+        if (self_ != nullptr) self_->moving.fetch_add(1, std::memory_order_relaxed);
+    }
+    void end() {
+        if (self_ != nullptr) self_->moving.fetch_add(1, std::memory_order_release);
+    }
+
+    /// Tells the owner of a QP that its ring has something.
+    void notify(std::uint32_t qp);
+    /// The processes that sleep and have work, as a bit mask over slots; empties the set.
+    std::array<std::uint64_t, 4> take_wakes() { return std::exchange(wakes_, {}); }
+    [[nodiscard]] bool has_wakes() const {
+        return (wakes_[0] | wakes_[1] | wakes_[2] | wakes_[3]) != 0;
+    }
+    /// Process entry in which this mover says what it drops. May be null (tests, tools).
+    void set_self(arena::ProcessEntry* self) { self_ = self; }
+
+  private:
+    enum class Insert : std::uint8_t { kDone, kBlocked, kRaced };
+
+    [[nodiscard]] arena::Route route_of(std::uint32_t packet) const {
+        return arena::Route::decode(arena_.packet(packet).route.load(std::memory_order_relaxed));
+    }
+    static bool filled(const credit::Slot& slot, std::uint64_t index) {
+        return slot.sequence == (index & credit::kSequenceMask);
+    }
+    bool swap(std::atomic<std::uint64_t>& word, std::uint64_t from, std::uint64_t to) {
+        Probe::point();
+        return word.compare_exchange_strong(from, to, std::memory_order_acq_rel,
+                                            std::memory_order_acquire);
+    }
+
+    std::uint32_t decide(LaneId from, const arena::Route& route) const;
+    std::uint32_t decide_at_hca(const arena::NodeEntry& node, std::uint32_t node_index,
+                                const arena::Route& route) const;
+    LaneId destination(LaneId from, std::uint32_t claim, const arena::Route& route) const;
+    std::uint32_t claim_for(LaneId to) const;
+    LaneId upstream(LaneId to, std::uint32_t source) const;
+    Advance discard(credit::LaneBuffer& from, std::uint64_t head_word, const credit::Slot& slot,
+                    const arena::Route& route);
+    template <class Valid>
+    Insert insert(LaneId to, credit::Slot what, const arena::Route& route, Valid valid);
+    void finish(LaneId to, std::uint64_t tail_word);
+    [[nodiscard]] bool half_inserted(LaneId lane) const;
+    bool finish_leaving(LaneId to, std::uint64_t tail_word, const credit::Slot& slot,
+                        std::uint32_t blocks);
+
+    arena::Arena arena_;
+    std::uint32_t lanes_;
+    LaneId qp_base_;
+    arena::ProcessEntry* self_ = nullptr;
+    std::array<std::uint64_t, 4> wakes_{};
+};
+
+}  // namespace weir::switching
+
+#include "switching/forwarding_impl.h"

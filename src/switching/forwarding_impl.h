@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bodies of Mover's templates; include switching/forwarding.h, which explains them.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+
+#include "switching/forwarding.h"
+
+namespace weir::switching {
+
+template <class Probe>
+std::uint32_t Mover<Probe>::decide(LaneId from, const arena::Route& route) const {
+    const auto& port = arena_.port(from / lanes_);
+    const auto& node = arena_.node(port.node);
+    if (node.kind == arena::NodeKind::kHca) return decide_at_hca(node, port.node, route);
+    if (port.up.load(std::memory_order_relaxed) == 0) return credit::kClaimDiscard;
+    if (route.dlid >= arena_.header().lid_count) return credit::kClaimDiscard;
+    const std::uint32_t out = arena_.lft(node)[route.dlid];
+    if (out == 0 || out > node.port_count) return credit::kClaimDiscard;
+    const auto& out_port = arena_.port(node.first_port + out - 1);
+    if (out_port.peer == arena::kNone) return credit::kClaimDiscard;
+    if (out_port.up.load(std::memory_order_relaxed) == 0) return credit::kClaimDiscard;
+    return out * 16 + route.service_level % lanes_;
+}
+
+template <class Probe>
+std::uint32_t Mover<Probe>::decide_at_hca(const arena::NodeEntry& node, std::uint32_t node_index,
+                                          const arena::Route& route) const {
+    const std::uint32_t lid = route.dlid;
+    if (lid >= arena_.header().lid_count || route.dest_qp >= arena::kQpCount) {
+        return credit::kClaimDiscard;
+    }
+    const std::uint32_t port = arena_.lids()[lid];
+    if (port < node.first_port || port >= node.first_port + node.port_count) {
+        return credit::kClaimDiscard;
+    }
+    const auto& qp = arena_.qp(route.dest_qp);
+    if (qp.owner.load(std::memory_order_acquire) == 0 || qp.node != node_index ||
+        qp.initialised.load(std::memory_order_acquire) == 0) {
+        return credit::kClaimDiscard;
+    }
+    const auto& ring = route.response ? qp.responses : qp.requests;
+    if (ring.occupancy() + kRingMargin >= credit::kSlotCount) return credit::kClaimDiscard;
+    return credit::kClaimDeliver;
+}
+
+template <class Probe>
+LaneId Mover<Probe>::destination(LaneId from, std::uint32_t claim,
+                                 const arena::Route& route) const {
+    if (claim == credit::kClaimDeliver) {
+        return route.response ? response_ring(route.dest_qp) : request_ring(route.dest_qp);
+    }
+    const auto& node = arena_.node(arena_.port(from / lanes_).node);
+    const auto peer = arena_.port(node.first_port + claim / 16 - 1).peer;
+    return port_lane(peer, claim % 16);
+}
+
+template <class Probe>
+std::uint32_t Mover<Probe>::claim_for(LaneId to) const {
+    if (is_ring(to)) return credit::kClaimDeliver;
+    const auto& port = arena_.port(to / lanes_);
+    return arena_.port(port.peer).number * 16 + to % lanes_;
+}
+
+template <class Probe>
+LaneId Mover<Probe>::upstream(LaneId to, std::uint32_t source) const {
+    const auto node_index =
+        is_ring(to) ? arena_.qp(ring_qp(to)).node : arena_.port(arena_.port(to / lanes_).peer).node;
+    return port_lane(arena_.node(node_index).first_port + source / 16 - 1, source % 16);
+}
+
+template <class Probe>
+Advance Mover<Probe>::discard(credit::LaneBuffer& from, std::uint64_t head_word,
+                              const credit::Slot& slot, const arena::Route& route) {
+    if (self_ != nullptr) {
+        const credit::Slot handle{0, slot.generation, slot.packet, 0};
+        self_->releasing.store(handle.encode() + 1, std::memory_order_release);
+    }
+    const auto next = credit::Head::decode(head_word).next(route.blocks()).encode();
+    if (swap(from.head, head_word, next)) {
+        Probe::point();
+        release(slot);
+        from.discards.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (self_ != nullptr) self_->releasing.store(0, std::memory_order_release);
+    return {Step::kDiscarded, kNoLane};
+}
+
+template <class Probe>
+Advance Mover<Probe>::advance(LaneId from) {
+    auto& buffer_x = buffer(from);
+    for (;;) {
+        auto head_word = buffer_x.head.load(std::memory_order_acquire);
+        auto head = credit::Head::decode(head_word);
+        const auto slot =
+            credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
+        if (!filled(slot, head.index)) return {Step::kEmpty, kNoLane};
+        const auto tail_word = buffer_x.tail.load(std::memory_order_acquire);
+        if ((credit::Tail::decode(tail_word).index & credit::kHeadIndexMask) == head.index) {
+            finish(from, tail_word);
+            continue;
+        }
+        Probe::point();
+        const auto route = route_of(slot.packet);
+        if (head.claim == credit::kUnclaimed) {
+            head.claim = decide(from, route);
+            if (!swap(buffer_x.head, head_word, head.encode())) continue;
+            head_word = head.encode();
+        }
+        if (head.claim == credit::kClaimDiscard) return discard(buffer_x, head_word, slot, route);
+        const LaneId to = destination(from, head.claim, route);
+        const auto& port = arena_.port(from / lanes_);
+        const credit::Slot what{0, slot.generation, slot.packet, port.number * 16 + from % lanes_};
+        const auto still_here = [&] {
+            return buffer_x.head.load(std::memory_order_acquire) == head_word;
+        };
+        switch (insert(to, what, route, still_here)) {
+            case Insert::kDone:
+                return {Step::kMoved, to};
+            case Insert::kBlocked:
+                return {Step::kBlocked, to};
+            case Insert::kRaced:
+                break;
+        }
+    }
+}
+
+template <class Probe>
+template <class Valid>
+typename Mover<Probe>::Insert Mover<Probe>::insert(LaneId to, credit::Slot what,
+                                                   const arena::Route& route, Valid valid) {
+    auto& buffer_y = buffer(to);
+    for (;;) {
+        const auto tail_word = buffer_y.tail.load(std::memory_order_acquire);
+        const auto tail = credit::Tail::decode(tail_word);
+        Probe::point();
+        const auto slot_word = buffer_y.slot(tail.index).load(std::memory_order_acquire);
+        const auto slot = credit::Slot::decode(slot_word);
+        if (filled(slot, tail.index)) {
+            finish(to, tail_word);
+            if (!valid()) return Insert::kRaced;
+            continue;
+        }
+        // Anything but the entry of one lap ago means that the tail has moved on meanwhile.
+        if (!filled(slot, tail.index - credit::kSlotCount)) continue;
+        const auto head = credit::Head::decode(buffer_y.head.load(std::memory_order_acquire));
+        if (!has_credit(head, tail, route.blocks(), buffer_y.capacity_blocks)) {
+            if (buffer_y.tail.load(std::memory_order_acquire) != tail_word) continue;
+            if (!valid()) return Insert::kRaced;
+            buffer_y.stalls.fetch_add(1, std::memory_order_relaxed);
+            return Insert::kBlocked;
+        }
+        // The order matters: the tail was read first, only then is the packet seen to be still
+        // there.
+        if (!valid()) return Insert::kRaced;
+        what.sequence = static_cast<std::uint32_t>(tail.index & credit::kSequenceMask);
+        const bool inserted = swap(buffer_y.slot(tail.index), slot_word, what.encode());
+        finish(to, tail_word);
+        if (inserted) return Insert::kDone;
+        if (!valid()) return Insert::kRaced;
+    }
+}
+
+/// Steps 3 and 4 for the packet that stands at the tail. Anybody may do it; all but one achieve
+/// nothing.
+template <class Probe>
+void Mover<Probe>::finish(LaneId to, std::uint64_t tail_word) {
+    auto& buffer_y = buffer(to);
+    const auto tail = credit::Tail::decode(tail_word);
+    const auto slot =
+        credit::Slot::decode(buffer_y.slot(tail.index).load(std::memory_order_acquire));
+    if (!filled(slot, tail.index)) return;
+    // If the packet is gone and its descriptor reused, this is another packet's size: but then the
+    // tail has moved, and neither swap below succeeds.
+    const auto route = route_of(slot.packet);
+    if (slot.source != credit::kSourceNone &&
+        !finish_leaving(to, tail_word, slot, route.blocks())) {
+        return;
+    }
+    if (!swap(buffer_y.tail, tail_word, tail.next(route.blocks()).encode())) return;
+    buffer_y.received_bytes.fetch_add(route.words * 4ULL, std::memory_order_relaxed);
+    if (is_ring(to) && !route.quiet) notify(ring_qp(to));
+}
+
+/// Step 3. False if the tail has moved on, so that there is nothing left to finish.
+template <class Probe>
+bool Mover<Probe>::finish_leaving(LaneId to, std::uint64_t tail_word, const credit::Slot& slot,
+                                  std::uint32_t blocks) {
+    auto& buffer_x = buffer(upstream(to, slot.source));
+    const auto claim = claim_for(to);
+    for (;;) {
+        const auto head_word = buffer_x.head.load(std::memory_order_acquire);
+        const auto head = credit::Head::decode(head_word);
+        Probe::point();
+        const auto at_head =
+            credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
+        if (!filled(at_head, head.index) || !at_head.same_packet(slot) || head.claim != claim) {
+            return true;
+        }
+        // While the tail stands, the packet is in `to` and untaken, so what stands at the head of X
+        // is the entry that it came from and not a later visit of the same packet.
+        if (buffer(to).tail.load(std::memory_order_acquire) != tail_word) return false;
+        if (swap(buffer_x.head, head_word, head.next(blocks).encode())) return true;
+    }
+}
+
+template <class Probe>
+bool Mover<Probe>::drive(LaneId start) {
+    constexpr std::uint32_t kPendingMax = 64;
+    constexpr std::uint32_t kBlockedMax = 256;
+    LaneId pending[kPendingMax];
+    std::uint32_t count = 1;
+    std::uint32_t blocked = 0;
+    pending[0] = start;
+    const auto known = [&](LaneId lane) {
+        return std::find(pending, pending + count, lane) != pending + count;
+    };
+    while (count > 0) {
+        const LaneId lane = pending[count - 1];
+        const Advance result = advance(lane);
+        if (result.step == Step::kEmpty) {
+            --count;
+        } else if (result.step == Step::kMoved && !is_ring(result.to) && !known(result.to)) {
+            // Followed when this lane has been emptied, so that a batch moves hop by hop.
+            if (count == kPendingMax) return false;
+            pending[count - 1] = result.to;
+            pending[count++] = lane;
+        } else if (result.step == Step::kBlocked) {
+            // What blocks us is drained first. If that does not help, somebody else is at work
+            // there.
+            if (is_ring(result.to) || count == kPendingMax || ++blocked > kBlockedMax) return false;
+            pending[count++] = result.to;
+        }
+    }
+    return true;
+}
+
+template <class Probe>
+bool Mover<Probe>::sweep() {
+    bool complete = true;
+    for (LaneId lane = 0; lane < qp_base_; ++lane) {
+        if (buffer(lane).occupancy() != 0 || half_inserted(lane))
+            complete = drive(lane) && complete;
+    }
+    return complete;
+}
+
+/// True if a packet stands at the tail that has not been counted yet.
+template <class Probe>
+bool Mover<Probe>::half_inserted(LaneId lane) const {
+    auto& b = buffer(lane);
+    const auto tail = credit::Tail::decode(b.tail.load(std::memory_order_acquire));
+    return filled(credit::Slot::decode(b.slot(tail.index).load(std::memory_order_acquire)),
+                  tail.index);
+}
+
+template <class Probe>
+bool Mover<Probe>::peek(LaneId ring, credit::Slot& slot) {
+    auto& buffer_x = buffer(ring);
+    const auto head = credit::Head::decode(buffer_x.head.load(std::memory_order_acquire));
+    slot = credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
+    if (!filled(slot, head.index)) return false;
+    const auto tail_word = buffer_x.tail.load(std::memory_order_acquire);
+    if ((credit::Tail::decode(tail_word).index & credit::kHeadIndexMask) == head.index) {
+        finish(ring, tail_word);
+    }
+    return true;
+}
+
+template <class Probe>
+void Mover<Probe>::pop(LaneId ring) {
+    auto& buffer_x = buffer(ring);
+    const auto head_word = buffer_x.head.load(std::memory_order_acquire);
+    const auto head = credit::Head::decode(head_word);
+    const auto slot =
+        credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
+    swap(buffer_x.head, head_word, head.next(route_of(slot.packet).blocks()).encode());
+}
+
+template <class Probe>
+void Mover<Probe>::recover(const arena::ProcessEntry& process) {
+    WEIR_CHECK(process.dead.load(std::memory_order_acquire) != 0);
+    // Every drop that was decided is carried out first; what is then left to do is at most one
+    // release.
+    while (!sweep()) {
+    }
+    const auto releasing = process.releasing.load(std::memory_order_acquire);
+    if (releasing != 0) release(credit::Slot::decode(releasing - 1));
+}
+
+template <class Probe>
+void Mover<Probe>::notify(std::uint32_t qp_index) {
+    const auto& qp = arena_.qp(qp_index);
+    const auto owner = qp.owner.load(std::memory_order_acquire);
+    if (owner == 0) return;
+    const auto process_slot = arena::slot_of(owner);
+    auto& process = arena_.process(process_slot);
+    const auto word = (qp.local_index / 64) % arena::kReadyWords;
+    Probe::point();
+    process.ready[word].fetch_or(1ULL << (qp.local_index % 64), std::memory_order_acq_rel);
+    Probe::point();
+    const auto before = process.summary.fetch_or(1ULL << word, std::memory_order_acq_rel);
+    if ((before & arena::kParked) != 0) wakes_[process_slot / 64] |= 1ULL << (process_slot % 64);
+}
+
+}  // namespace weir::switching

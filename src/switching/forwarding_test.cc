@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Method: many movers as fibers over one fabric, interleaved before every compare-and-swap by a
+// seed, some killed half-way for good. Afterwards a fresh mover sweeps, and then: every packet that
+// was put in has arrived exactly once, in order per flow, and every buffer has all its credits
+// back.
+#include "switching/forwarding.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/rng.h"
+#include "switching/fibers.h"
+#include "switching/test_fabric.h"
+
+namespace weir::switching {
+namespace {
+
+using TestMover = Mover<FiberProbe>;
+constexpr std::uint32_t kCapacity = 64;
+
+/// Hands out packet descriptors, each used once unless it comes back free.
+class Packets {
+  public:
+    explicit Packets(TestFabric& fabric) : arena_(fabric.arena()) {}
+
+    std::uint32_t make(std::uint32_t dest_host, std::uint32_t qp, std::uint32_t sequence,
+                       std::uint32_t source, std::uint32_t words) {
+        for (;;) {
+            next_ = (next_ + 1) % TestFabric::kPackets;
+            auto& packet = arena_.packet(next_);
+            const auto word = packet.state.load();
+            if ((word & 1U) != 0) continue;
+            packet.state.store(((word >> 1U) + 1) << 1U | 1U);
+            packet.route.store(
+                arena::Route{TestFabric::lid(dest_host), 0, false, false, words, qp}.encode());
+            packet.header.psn = sequence;
+            packet.header.src_qp = source;
+            return next_;
+        }
+    }
+    [[nodiscard]] std::uint32_t generation(std::uint32_t packet) const {
+        return (arena_.packet(packet).state.load() >> 1U) & 0xfffU;
+    }
+    [[nodiscard]] std::uint32_t in_flight() const {
+        std::uint32_t count = 0;
+        for (std::uint32_t i = 0; i < TestFabric::kPackets; ++i) {
+            count += arena_.packet(i).state.load() & 1U;
+        }
+        return count;
+    }
+
+  private:
+    arena::Arena arena_;
+    std::uint32_t next_ = 0;
+};
+
+void expect_all_credits_back(TestFabric& fabric) {
+    const auto& header = fabric.arena().header();
+    for (std::uint32_t p = 0; p < header.port_count; ++p) {
+        for (std::uint32_t v = 0; v < header.lane_count; ++v) {
+            auto& lane = fabric.arena().lane(p, v);
+            const auto head = credit::Head::decode(lane.head.load());
+            const auto tail = credit::Tail::decode(lane.tail.load());
+            EXPECT_EQ(head.index, tail.index & credit::kHeadIndexMask);
+            EXPECT_EQ(head.blocks, tail.blocks);
+            EXPECT_EQ(head.claim, credit::kUnclaimed);
+        }
+    }
+}
+
+struct Outcome {
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> arrived;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>> injected;
+    std::size_t killed = 0;
+};
+
+/// One fiber per host sends `count` packets to hosts at random; then everything is taken.
+Outcome storm(TestFabric& fabric, Packets& packets, std::uint64_t seed, std::uint64_t kill_one_in,
+              std::uint32_t count) {
+    Outcome outcome;
+    Fibers fibers(seed);
+    const auto hosts = fabric.hosts();
+    // One QP per flow, as a reliable connection has, so that no ring ever refuses a packet.
+    for (std::uint32_t i = 0; i < hosts * hosts; ++i)
+        fabric.open_qp(i, i % hosts);
+    const auto take = [&](TestMover& mover, std::uint32_t qp) {
+        credit::Slot slot{};
+        while (mover.peek(mover.request_ring(qp), slot)) {
+            const auto& header = fabric.arena().packet(slot.packet).header;
+            EXPECT_EQ(header.src_qp, qp / hosts);
+            outcome.arrived[{qp / hosts, qp % hosts}].push_back(header.psn);
+            mover.pop(mover.request_ring(qp));
+            mover.release(slot);
+        }
+    };
+    for (std::uint32_t h = 0; h < hosts; ++h) {
+        fibers.spawn([&, h] {
+            TestMover mover(fabric.arena());
+            Rng rng(seed + h);
+            for (std::uint32_t i = 0; i < count; ++i) {
+                const auto to = static_cast<std::uint32_t>(rng.below(hosts));
+                const auto words = static_cast<std::uint32_t>(rng.below(64) + 1);
+                const auto packet = packets.make(to, h * hosts + to, i, h, words);
+                const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(h)).peer, 0);
+                // Noted before: a fiber killed inside inject may or may not have put it in.
+                outcome.injected[{h, to}].push_back(i);
+                while (!mover.inject(lane, packet, packets.generation(packet)))
+                    mover.drive(lane);
+                if (rng.one_in(3)) mover.drive(lane);
+            }
+        });
+    }
+    fibers.run(3, kill_one_in);
+    outcome.killed = fibers.killed();
+    TestMover last(fabric.arena());
+    EXPECT_TRUE(last.sweep());
+    for (std::uint32_t i = 0; i < hosts * hosts; ++i)
+        take(last, i);
+    return outcome;
+}
+
+TEST(Mover, CarriesAPacketAcrossThreeSwitchesAndCounts) {
+    TestFabric fabric(3, 1, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(5, 2);
+    Mover<> mover(fabric.arena());
+    const auto packet = packets.make(2, 5, 77, 0, 16);
+    const auto entry = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    ASSERT_TRUE(mover.inject(entry, packet, packets.generation(packet)));
+    EXPECT_TRUE(mover.drive(entry));
+    credit::Slot slot{};
+    ASSERT_TRUE(mover.peek(mover.request_ring(5), slot));
+    EXPECT_EQ(slot.packet, packet);
+    EXPECT_EQ(fabric.arena().lane(fabric.host_port(2), 0).received_bytes.load(), 64U);
+    // The owner of the QP, process slot 2, has been told.
+    EXPECT_EQ(fabric.arena().process(2).summary.load(), 1U);
+    mover.pop(mover.request_ring(5));
+    mover.release(slot);
+    EXPECT_EQ(packets.in_flight(), 0U);
+    expect_all_credits_back(fabric);
+}
+
+TEST(Mover, RefusesWhenCreditsAreUsedUpAndTakesAgainAfterwards) {
+    TestFabric fabric(1, 2, 1, 4);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    Mover<> mover(fabric.arena());
+    const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    std::uint32_t accepted = 0;
+    for (; accepted < 10; ++accepted) {
+        const auto packet = packets.make(1, 1, accepted, 0, 32);  // two blocks each
+        if (!mover.inject(lane, packet, packets.generation(packet))) {
+            mover.release({0, packets.generation(packet), packet, 0});
+            break;
+        }
+    }
+    EXPECT_EQ(accepted, 2U);
+    EXPECT_EQ(fabric.arena().lane(fabric.arena().port(fabric.host_port(0)).peer, 0).stalls.load(),
+              1U);
+    EXPECT_TRUE(mover.drive(lane));
+    const auto packet = packets.make(1, 1, 9, 0, 64);
+    EXPECT_TRUE(mover.inject(lane, packet, packets.generation(packet)));
+}
+
+TEST(Mover, ARingThatNobodyReadsDoesNotHoldUpThePort) {
+    TestFabric fabric(1, 2, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    fabric.open_qp(2, 1);
+    Mover<> mover(fabric.arena());
+    const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    for (std::uint32_t i = 0; i < 200; ++i) {
+        const auto packet = packets.make(1, 1, i, 0, 1);
+        ASSERT_TRUE(mover.inject(lane, packet, packets.generation(packet)));
+        ASSERT_TRUE(mover.drive(lane));
+    }
+    const auto other = packets.make(1, 2, 0, 0, 1);
+    ASSERT_TRUE(mover.inject(lane, other, packets.generation(other)));
+    ASSERT_TRUE(mover.drive(lane));
+    credit::Slot slot{};
+    EXPECT_TRUE(mover.peek(mover.request_ring(2), slot));
+    EXPECT_EQ(fabric.arena().qp(1).requests.occupancy(), credit::kSlotCount - kRingMargin);
+    expect_all_credits_back(fabric);
+}
+
+TEST(Mover, DropsWhatCannotArriveAndGivesItBack) {
+    TestFabric fabric(2, 1, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    Mover<> mover(fabric.arena());
+    const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    const auto send = [&](std::uint32_t host, std::uint32_t qp) {
+        const auto packet = packets.make(host, qp, 0, 0, 1);
+        EXPECT_TRUE(mover.inject(lane, packet, packets.generation(packet)));
+        EXPECT_TRUE(mover.drive(lane));
+    };
+    send(40, 1);                   // no such LID
+    send(1, 9);                    // QP that nobody owns
+    send(1, arena::kQpCount + 7);  // QP beyond the table
+    send(0, 1);                    // right QP, wrong host
+    fabric.arena().port(fabric.host_port(1)).up.store(0);
+    fabric.arena().port(fabric.arena().port(fabric.host_port(1)).peer).up.store(0);
+    send(1, 1);  // cable down
+    EXPECT_EQ(packets.in_flight(), 0U);
+    EXPECT_EQ(fabric.arena().qp(1).requests.occupancy(), 0U);
+    expect_all_credits_back(fabric);
+}
+
+TEST(Mover, WakesASleepingOwnerAndOnlyThat) {
+    TestFabric fabric(1, 2, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    fabric.arena().process(1).summary.store(arena::kParked);
+    Mover<> mover(fabric.arena());
+    const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    const auto packet = packets.make(1, 1, 0, 0, 1);
+    ASSERT_TRUE(mover.inject(lane, packet, packets.generation(packet)));
+    ASSERT_TRUE(mover.drive(lane));
+    EXPECT_EQ(mover.take_wakes()[0], 1ULL << 1U);
+    EXPECT_FALSE(mover.has_wakes());
+}
+
+TEST(MoverStorm, EveryInterleavingDeliversExactlyOnceInOrder) {
+    std::size_t delivered = 0;
+    for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+        TestFabric fabric(2, 2, 1, kCapacity);
+        Packets packets(fabric);
+        const auto outcome = storm(fabric, packets, seed, 0, 20);
+        for (const auto& [flow, sent] : outcome.injected) {
+            const auto it = outcome.arrived.find(flow);
+            ASSERT_NE(it, outcome.arrived.end()) << "seed " << seed;
+            ASSERT_EQ(it->second, sent) << "seed " << seed;
+            delivered += sent.size();
+        }
+        ASSERT_EQ(packets.in_flight(), 0U) << "seed " << seed;
+        expect_all_credits_back(fabric);
+        if (HasFailure()) FAIL() << "seed " << seed;
+    }
+    EXPECT_EQ(delivered, 150U * 4 * 20);
+}
+
+TEST(MoverStorm, MoversKilledAnywhereLoseAndDoubleNothing) {
+    std::size_t killed = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+        TestFabric fabric(2, 2, 1, kCapacity);
+        Packets packets(fabric);
+        const auto outcome = storm(fabric, packets, seed, 150, 20);
+        killed += outcome.killed;
+        std::size_t unsent = 0;
+        for (const auto& [flow, sent] : outcome.injected) {
+            const auto it = outcome.arrived.find(flow);
+            const auto arrived =
+                it == outcome.arrived.end() ? std::vector<std::uint32_t>{} : it->second;
+            // A killed sender's last packet may not have entered the fabric; all before it have.
+            ASSERT_LE(arrived.size(), sent.size()) << "seed " << seed;
+            ASSERT_LE(sent.size() - arrived.size(), 1U) << "seed " << seed;
+            unsent += sent.size() - arrived.size();
+            for (std::size_t i = 0; i < arrived.size(); ++i) {
+                ASSERT_EQ(arrived[i], sent[i]) << "seed " << seed;
+            }
+        }
+        ASSERT_LE(unsent, outcome.killed) << "seed " << seed;
+        ASSERT_EQ(packets.in_flight(), unsent) << "seed " << seed;
+        expect_all_credits_back(fabric);
+        if (HasFailure()) FAIL() << "seed " << seed;
+    }
+    EXPECT_GT(killed, 400U);  // the nemesis did strike
+}
+
+}  // namespace
+}  // namespace weir::switching
