@@ -20,7 +20,7 @@ template <class Word>
 Word slow_crc(Word polynomial, const Bytes& bytes) {
     constexpr unsigned kBits = 8 * sizeof(Word);
     auto state = static_cast<Word>(~Word{0});
-    for (const std::uint8_t byte : bytes) {
+    for (const unsigned byte : bytes) {
         for (unsigned bit = 0; bit < 8; ++bit) {
             const bool in = ((byte >> bit) & 1U) != 0;
             const bool top = (state >> (kBits - 1)) != 0;
@@ -30,7 +30,7 @@ Word slow_crc(Word polynomial, const Bytes& bytes) {
     }
     Word reflected = 0;
     for (unsigned bit = 0; bit < kBits; ++bit)
-        if (((state >> bit) & 1U) != 0)
+        if (((std::uint32_t{state} >> bit) & 1U) != 0)
             reflected = static_cast<Word>(reflected | (Word{1} << (kBits - 1 - bit)));
     return static_cast<Word>(~reflected);
 }
