@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "credit/lane_buffer.h"
+#include "transport/responder_state.h"
 #include "wire/headers.h"
 
 namespace weir::arena {
@@ -203,31 +204,6 @@ struct alignas(64) MrEntry {
     MemoryAccess memory_access;
 };
 
-/// What the answers to duplicates of past atomics are drawn from (IBTA 9.4.5).
-struct AtomicReply {
-    std::uint32_t psn;
-    std::uint32_t valid;
-    std::uint64_t original;
-};
-inline constexpr std::uint32_t kAtomicReplies = 16;
-
-/// The responder half of a queue pair, in shared memory so that a requester can execute one-sided
-/// operations while the owner computes. Guarded by QpEntry::lock.
-struct ResponderState {
-    std::uint32_t expected_psn;
-    std::uint32_t message_count;  ///< MSN, 24 bits: messages completed.
-    std::uint32_t
-        nak_outstanding;  ///< 1 after a sequence-error NAK, until the expected PSN arrives.
-    std::uint32_t
-        message_opcode;  ///< Opcode of the open message's first packet + 1; 0 between messages.
-    std::uint64_t write_address;  ///< Where the open RDMA write goes on.
-    std::uint32_t write_rkey;
-    std::uint32_t write_left;
-    std::uint32_t next_reply;  ///< Slot of `replies` to be overwritten next.
-    std::uint32_t unused;
-    AtomicReply replies[kAtomicReplies];
-};
-
 struct QpEntry {
     std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
     std::uint32_t node;                ///< HCA node.
@@ -250,7 +226,7 @@ struct QpEntry {
     std::atomic<std::uint32_t> initialised;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
-    ResponderState responder;
+    transport::ResponderState responder;
     credit::LaneBuffer requests;   ///< Requests that have arrived; the responder's input.
     credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.
 };
