@@ -84,7 +84,7 @@ enum Trait : std::uint16_t {
 
 constexpr std::array<std::uint16_t, 256> make_traits() {
     std::array<std::uint16_t, 256> table{};
-    constexpr auto set = [](auto& into, unsigned op, unsigned facts) {
+    const auto set = [](auto& into, unsigned op, unsigned facts) {
         into[op] = static_cast<std::uint16_t>(facts | kKnown);
     };
     constexpr unsigned kOnly = kStarts | kEnds;
