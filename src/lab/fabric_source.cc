@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lab/fabric_source.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <deque>
+#include <memory>
+
+#include "runtime/real/system_error.h"
+#include "topology/fabric_file.h"
+
+namespace weir::lab {
+namespace {
+
+struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+Result<std::string> read_text(const std::string& path) {
+    const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "re"));
+    if (!file) {
+        return runtime::fail_errno(errno, path);
+    }
+    std::string text;
+    std::array<char, 65536> part;
+    while (const std::size_t taken = std::fread(part.data(), 1, part.size(), file.get())) {
+        text.append(part.data(), taken);
+        if (text.size() > kSourceBytesMax) {
+            return fail(ErrorCode::kInvalid, path + ": too large for a fabric file");
+        }
+    }
+    if (std::ferror(file.get()) != 0) {
+        return runtime::fail_errno(errno, path);
+    }
+    return text;
+}
+
+}  // namespace
+
+bool looks_like_netlist(std::string_view text) {
+    constexpr std::array<std::string_view, 6> kOpenings{
+        "switchguid=", "caguid=", "vendid=", "Switch", "Ca", "Hca"};
+    for (std::size_t at = 0; at < text.size();) {
+        const auto end = std::min(text.find('\n', at), text.size());
+        const auto line = text.substr(at, end - at);
+        for (const auto opening : kOpenings) {
+            // "Ca" begins a netlist's line only before white space, a guid only before '='.
+            if (line.starts_with(opening) &&
+                (opening.back() == '=' ||
+                 (line.size() > opening.size() &&
+                  (line[opening.size()] == '\t' || line[opening.size()] == ' ')))) {
+                return line.find(':') == std::string_view::npos || line.find('"') < line.find(':');
+            }
+        }
+        at = end + 1;
+    }
+    return false;
+}
+
+Result<FabricSource> read_fabric_source(const std::string& path) {
+    FabricSource source;
+    WEIR_TRY(source.text, read_text(path));
+    WEIR_TRY(source.fabric, topology::decode_fabric(source.text, path));
+    return source;
+}
+
+Result<Tables> route_fabric(const topology::Fabric& fabric) {
+    Tables tables;
+    const auto count = static_cast<std::uint32_t>(fabric.nodes.size());
+    tables.lids.resize(count);
+    tables.lfts.resize(count);
+    std::uint32_t next = 1;
+    for (std::uint32_t n = 0; n < count; ++n) {
+        const std::uint32_t ends = fabric.nodes[n].is_switch() ? 1 : fabric.nodes[n].port_count;
+        for (std::uint32_t i = 0; i < ends; ++i) {
+            tables.lids[n].push_back(next++);
+        }
+    }
+    tables.lid_count = next;
+    const topology::Adjacency adjacency(fabric);
+    for (std::uint32_t n = 0; n < count; ++n) {
+        if (fabric.nodes[n].is_switch()) {
+            tables.lfts[n].assign(next, arena::kLftNoRoute);
+        }
+    }
+    for (std::uint32_t n = 0; n < count; ++n) {
+        std::deque<std::uint32_t> queue{n};
+        std::vector<bool> seen(count);
+        seen[n] = true;
+        while (!queue.empty()) {
+            const std::uint32_t at = queue.front();
+            queue.pop_front();
+            if (at != n && !fabric.nodes[at].is_switch()) {
+                continue;
+            }
+            for (const auto& peer : adjacency.ports(at)) {
+                if (!peer.connected() || seen[peer.node]) continue;
+                seen[peer.node] = true;
+                queue.push_back(peer.node);
+                if (!tables.lfts[peer.node].empty()) {
+                    for (std::uint32_t lid : tables.lids[n]) {
+                        tables.lfts[peer.node][lid] = static_cast<std::uint8_t>(peer.port);
+                    }
+                }
+            }
+        }
+    }
+    return tables;
+}
+
+}  // namespace weir::lab

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lab/process_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/real/shared_memory.h"
+
+namespace weir::lab {
+namespace {
+
+constexpr std::uint32_t kGenerationMask = (1U << (32U - arena::kIdentitySlotBits)) - 1;
+
+/// Plain word that a mover may be reading meanwhile.
+void store_relaxed(std::uint32_t& word, std::uint32_t value) {
+    std::atomic_ref<std::uint32_t>(word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+ProcessTable::ProcessTable(arena::Arena arena, int arena_fd)
+    : arena_(arena),
+      arena_fd_(arena_fd),
+      mover_(arena) {}
+
+template <class Visit>
+void ProcessTable::visit_entries(std::uint64_t table_at, std::uint64_t first, std::uint64_t count,
+                                 std::uint64_t size, Visit visit) const {
+    const std::uint64_t begin = table_at + first * size;
+    const std::uint64_t end = begin + count * size;
+    std::uint64_t next = first;
+    runtime::visit_committed(arena_fd_, begin, end, [&](std::uint64_t from, std::uint64_t to) {
+        // An entry that straddles the edge of a page belongs to the part that it begins in, or to
+        // the first one that shows any of it.
+        const std::uint64_t last = (std::min(to, end) - table_at + size - 1) / size;
+        for (next = std::max(next, (from - table_at) / size); next < last; ++next) {
+            visit(static_cast<std::uint32_t>(next));
+        }
+        return true;
+    });
+}
+
+Result<std::uint32_t> ProcessTable::admit(pid_t pid, std::uint32_t node, runtime::UniqueFd window) {
+    const auto free = std::find_if(slots_.begin(), slots_.end(),
+                                   [](const Slot& slot) { return slot.stage == Stage::kFree; });
+    if (free == slots_.end()) {
+        return fail(ErrorCode::kBusy, "all process slots of the fabric are taken");
+    }
+    Slot& slot = *free;
+    const auto index = static_cast<std::uint32_t>(free - slots_.begin());
+    slot.generation = (slot.generation + 1) & kGenerationMask;
+    slot.identity = (slot.generation << arena::kIdentitySlotBits) | (index + 1);
+    slot.stage = Stage::kLive;
+    slot.window = std::move(window);
+    slot.moving_seen = 0;
+    slot.moving_swept = 0;
+    ++in_use_;
+
+    auto& entry = arena_.process(index);
+    entry.pid = static_cast<std::uint32_t>(pid);
+    entry.node = node;
+    entry.dead.store(0, std::memory_order_relaxed);
+    entry.moving.store(0, std::memory_order_relaxed);
+    entry.releasing.store(0, std::memory_order_relaxed);
+    entry.rescan.store(0, std::memory_order_relaxed);
+    entry.summary.store(0, std::memory_order_relaxed);
+    for (auto& word : entry.ready) {
+        word.store(0, std::memory_order_relaxed);
+    }
+    entry.identity.store(slot.identity, std::memory_order_release);
+    return slot.identity;
+}
+
+int ProcessTable::window_of(std::uint32_t identity) const {
+    const std::uint32_t index = arena::slot_of(identity);
+    if (index >= slots_.size() || slots_[index].identity != identity ||
+        slots_[index].stage != Stage::kLive) {
+        return -1;
+    }
+    return slots_[index].window.get();
+}
+
+void ProcessTable::on_departure(std::uint32_t identity) {
+    const std::uint32_t index = arena::slot_of(identity);
+    if (index < slots_.size() && slots_[index].identity == identity &&
+        slots_[index].stage == Stage::kLive) {
+        part(index);
+        // Mostly all is done at once; what is not is left to the ticks.
+        flush(index);
+        wake_sleepers();
+    }
+}
+
+void ProcessTable::on_tick() {
+    for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+        switch (slots_[index].stage) {
+            case Stage::kFree:
+                break;
+            case Stage::kLive:
+                look_at_mover(index);
+                break;
+            case Stage::kParted:
+                flush(index);
+                break;
+            case Stage::kFlushed:
+                drain(index);
+                break;
+            case Stage::kDrained:
+                settle(index);
+                break;
+        }
+    }
+    wake_sleepers();
+}
+
+void ProcessTable::part(std::uint32_t index) {
+    Slot& slot = slots_[index];
+    slot.stage = Stage::kParted;
+    arena_.process(index).dead.store(1, std::memory_order_release);
+    const auto& header = arena_.header();
+    const std::uint32_t identity = slot.identity;
+    visit_entries(header.mrs_at, 0, arena::kMrCount, sizeof(arena::MrEntry), [&](std::uint32_t i) {
+        auto& mr = arena_.mr(i);
+        if (mr.owner.load(std::memory_order_acquire) == identity) {
+            mr.key.store(0, std::memory_order_release);
+            mr.owner.store(0, std::memory_order_release);
+        }
+    });
+    slot.qps.clear();
+    visit_entries(header.qps_at, 0, arena::kQpCount, sizeof(arena::QpEntry), [&](std::uint32_t i) {
+        auto& qp = arena_.qp(i);
+        if (qp.owner.load(std::memory_order_acquire) == identity) {
+            qp.receiving.store(0, std::memory_order_release);
+            // Movers deliver only at the node that the QP is on: from now on they discard.
+            store_relaxed(qp.node, arena::kNone);
+            slot.qps.push_back(i);
+        }
+        std::uint32_t holder = identity;
+        qp.lock.compare_exchange_strong(holder, 0, std::memory_order_acq_rel);
+    });
+}
+
+void ProcessTable::flush(std::uint32_t index) {
+    // One sweep a tick: it is complete unless somebody's packets stand in the way just now.
+    if (mover_.sweep()) {
+        mover_.recover(arena_.process(index));
+        slots_[index].stage = Stage::kFlushed;
+        drain(index);
+    }
+}
+
+bool ProcessTable::drain_qp(std::uint32_t qp_index, std::uint32_t identity) {
+    auto& qp = arena_.qp(qp_index);
+    // The lock's holder is who consumes requests. A peer may be executing one here at this moment.
+    std::uint32_t nobody = 0;
+    if (!qp.lock.compare_exchange_strong(nobody, identity, std::memory_order_acq_rel)) {
+        return false;
+    }
+    if (qp.initialised.load(std::memory_order_acquire) != 0) {
+        mover_.drain(mover_.request_ring(qp_index));
+        mover_.drain(mover_.response_ring(qp_index));
+    }
+    qp.lock.store(0, std::memory_order_release);
+    qp.owner.store(0, std::memory_order_release);
+    return true;
+}
+
+void ProcessTable::drain(std::uint32_t index) {
+    Slot& slot = slots_[index];
+    std::erase_if(slot.qps, [&](std::uint32_t qp) { return drain_qp(qp, slot.identity); });
+    if (slot.qps.empty()) {
+        slot.stage = Stage::kDrained;
+        alert_all();
+        settle(index);
+    }
+}
+
+bool ProcessTable::packets_in_flight(std::uint32_t index) const {
+    bool any = false;
+    visit_entries(arena_.header().packets_at, std::uint64_t{index} * arena::kPacketsPerProcess,
+                  arena::kPacketsPerProcess, sizeof(arena::PacketEntry), [&](std::uint32_t i) {
+                      any = any || (arena_.packet(i).state.load(std::memory_order_acquire) & 1U);
+                  });
+    return any;
+}
+
+void ProcessTable::settle(std::uint32_t index) {
+    if (packets_in_flight(index)) {
+        mover_.sweep();
+        return;
+    }
+    Slot& slot = slots_[index];
+    arena_.process(index).identity.store(0, std::memory_order_release);
+    slot.identity = 0;
+    slot.window.reset();
+    slot.stage = Stage::kFree;
+    --in_use_;
+}
+
+void ProcessTable::look_at_mover(std::uint32_t index) {
+    Slot& slot = slots_[index];
+    const std::uint64_t moving = arena_.process(index).moving.load(std::memory_order_acquire);
+    const std::uint64_t before = std::exchange(slot.moving_seen, moving);
+    if (moving % 2 == 0 || moving != before || moving == slot.moving_swept) {
+        return;
+    }
+    if (mover_.sweep()) {
+        slot.moving_swept = moving;
+        alert_all();
+    }
+}
+
+void ProcessTable::ring(std::uint32_t index) {
+    auto& entry = arena_.process(index);
+    entry.doorbell.fetch_add(1, std::memory_order_acq_rel);
+    runtime::wake_futex(&entry.doorbell);
+}
+
+void ProcessTable::alert_all() {
+    for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+        if (slots_[index].stage == Stage::kLive) {
+            arena_.process(index).rescan.store(1, std::memory_order_release);
+            ring(index);
+        }
+    }
+}
+
+void ProcessTable::wake_sleepers() {
+    const auto wakes = mover_.take_wakes();
+    for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+        if (((wakes[index / 64] >> (index % 64)) & 1U) != 0) {
+            ring(index);
+        }
+    }
+}
+
+}  // namespace weir::lab
