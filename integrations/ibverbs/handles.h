@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// The objects behind the ABI's structs, and the table that knows which of them are alive.
+//
+// Each object begins with the struct that the program sees, so a pointer to one is a pointer to the
+// other. The data path trusts that pointer, as with a device's own driver: one load leads to the
+// engine. The control path trusts nothing: it finds objects by address in the table and compares
+// what the program could have overwritten
+// (`handle`, `context`), so a stale, foreign or damaged object is EINVAL and is never followed.
+//
+// Life of an entry:  add -> [find]* -> claim -> (restore, if it is still in use) -> remove.
+// Between claim and remove an object is found by acknowledgements only, for which its destroyer
+// waits.
+//
+// fork: the table is emptied in the child, which owns none of its parent's objects. Locks are held
+// across the fork, so the child finds them free.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <type_traits>
+#include <unordered_map>
+
+#include <infiniband/verbs.h>
+
+#include "hca/hca.h"
+
+namespace weir::ibverbs {
+
+/// Never freed, so that a program may keep the pointer however it likes.
+struct Device {
+    ibv_device base{};
+    /// Where vendor libraries (libmlx5, libefa) look for the mark of their own devices. It stays
+    /// null.
+    const void* vendor_mark = nullptr;
+    hca::DeviceDescription description;
+    int index = 0;  ///< Its place among all devices that this process has seen.
+};
+static_assert(offsetof(Device, vendor_mark) == sizeof(ibv_device));
+
+enum class Kind : std::uint8_t {
+    kContext,
+    kProtectionDomain,
+    kMemoryRegion,
+    kChannel,
+    kCompletionQueue,
+    kReceiveQueue,
+    kQueuePair,
+    kAddressHandle,
+};
+
+struct Context {
+    using Abi = ibv_context;
+    static constexpr Kind kKind = Kind::kContext;
+    verbs_context verbs{};  ///< Its last member is what programs see.
+    std::unique_ptr<hca::Hca> hca;
+    std::uint32_t link_layer = IBV_LINK_LAYER_UNSPECIFIED;  ///< IBV_LINK_LAYER_*
+    /// Held while an event is taken or an object that events can concern is destroyed: an event
+    /// never names an object that is gone. Guards the `..._taken` counts. Never held while waiting.
+    std::mutex events;
+
+    ibv_context* abi() { return &verbs.context; }
+};
+
+struct ProtectionDomain {
+    using Abi = ibv_pd;
+    static constexpr Kind kKind = Kind::kProtectionDomain;
+    ibv_pd base{};
+    Context* context = nullptr;
+    std::uint32_t number = 0;               ///< The engine's.
+    std::atomic<int> address_handle_count;  ///< Which the engine does not know.
+};
+
+struct MemoryRegion {
+    using Abi = ibv_mr;
+    static constexpr Kind kKind = Kind::kMemoryRegion;
+    ibv_mr base{};
+    Context* context = nullptr;
+    std::uint32_t lkey = 0;  ///< A copy that the program cannot reach.
+};
+
+struct Channel {
+    using Abi = ibv_comp_channel;
+    static constexpr Kind kKind = Kind::kChannel;
+    ibv_comp_channel base{};
+    Context* context = nullptr;
+    std::unique_ptr<hca::CompletionChannel> engine;
+    int queue_count = 0;  ///< CQs that use it. Guarded by context->events.
+};
+
+struct CompletionQueue {
+    using Abi = ibv_cq;
+    static constexpr Kind kKind = Kind::kCompletionQueue;
+    ibv_cq base{};
+    hca::CompletionQueue* engine = nullptr;
+    Context* context = nullptr;
+    Channel* channel = nullptr;
+    std::uint32_t completion_events_taken = 0;
+    std::uint32_t async_events_taken = 0;
+};
+
+struct ReceiveQueue {
+    using Abi = ibv_srq;
+    static constexpr Kind kKind = Kind::kReceiveQueue;
+    ibv_srq base{};
+    hca::SharedReceiveQueue* engine = nullptr;
+    Context* context = nullptr;
+    std::uint32_t events_taken = 0;
+};
+
+struct QueuePair {
+    using Abi = ibv_qp;
+    static constexpr Kind kKind = Kind::kQueuePair;
+    ibv_qp base{};
+    hca::QueuePair* engine = nullptr;
+    Context* context = nullptr;
+    std::uint32_t events_taken = 0;
+    /// What the QP was made with, as the program may overwrite the fields of `base`.
+    ibv_qp_init_attr made_with{};
+};
+
+struct AddressHandle {
+    using Abi = ibv_ah;
+    static constexpr Kind kKind = Kind::kAddressHandle;
+    hca::AddressHandle engine{};  ///< Its first member is what programs see.
+    ProtectionDomain* pd = nullptr;
+    Context* context = nullptr;
+};
+
+template <class Object>
+auto* abi_of(Object* object) {
+    if constexpr (std::is_same_v<Object, Context>)
+        return object->abi();
+    else
+        return reinterpret_cast<typename Object::Abi*>(object);
+}
+
+template <class Object>
+Object* object_of(typename Object::Abi* abi) {
+    if constexpr (std::is_same_v<Object, Context>)
+        return reinterpret_cast<Context*>(reinterpret_cast<std::byte*>(abi) -
+                                          offsetof(verbs_context, context));
+    else
+        return reinterpret_cast<Object*>(abi);
+}
+
+class HandleTable {
+  public:
+    /// The one table. Never destroyed: programs destroy objects from exit handlers.
+    static HandleTable& instance();
+
+    /// Enters an object and gives it its handle and context. May throw std::bad_alloc.
+    template <class Object>
+    void add(Object* object) {
+        const auto handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
+        set_handle(abi_of(object), handle);
+        const ibv_context* context = nullptr;
+        if constexpr (!std::is_same_v<Object, Context>) {
+            context = object->context->abi();
+            abi_of(object)->context = object->context->abi();
+        }
+        insert(abi_of(object), {Object::kKind, false, handle, context});
+    }
+
+    /// The live object at `abi`, or null.
+    template <class Object>
+    Object* find(typename Object::Abi* abi) {
+        return access<Object>(abi, Access::kFind) ? object_of<Object>(abi) : nullptr;
+    }
+
+    /// The object at `abi` even if it is being destroyed, or null.
+    template <class Object>
+    Object* find_even_claimed(typename Object::Abi* abi) {
+        return access<Object>(abi, Access::kFindEvenClaimed) ? object_of<Object>(abi) : nullptr;
+    }
+
+    /// Takes a live object for destruction: of several callers one gets it, the others null.
+    template <class Object>
+    Object* claim(typename Object::Abi* abi) {
+        return access<Object>(abi, Access::kClaim) ? object_of<Object>(abi) : nullptr;
+    }
+
+    /// Makes a claimed object live again.
+    void restore(const void* abi);
+    /// Forgets a claimed object.
+    void remove(const void* abi);
+    /// Forgets every object of a context, and returns how many there were. Their memory is left
+    /// alone.
+    std::size_t remove_all_of(const ibv_context* context);
+
+  private:
+    struct Entry {
+        Kind kind;
+        bool claimed;
+        std::uint32_t handle;
+        const ibv_context* context;
+    };
+    struct alignas(64) Shard {
+        std::mutex lock;
+        std::unordered_map<const void*, Entry> entries;
+    };
+    enum class Access { kFind, kFindEvenClaimed, kClaim };
+
+    HandleTable();
+    Shard& shard_of(const void* abi);
+    void insert(const void* abi, const Entry& entry);
+
+    template <class Abi>
+    static void set_handle(Abi* abi, std::uint32_t handle) {
+        if constexpr (requires { abi->handle; }) abi->handle = handle;
+    }
+    // Reads the program's struct: only for an address that is in the table.
+    template <class Abi>
+    static bool is_undamaged(const Abi* abi, const Entry& entry) {
+        if constexpr (requires { abi->handle; })
+            if (abi->handle != entry.handle) return false;
+        if constexpr (requires { abi->context; })
+            if (abi->context != entry.context) return false;
+        return true;
+    }
+
+    template <class Object>
+    bool access(const typename Object::Abi* abi, Access access) {
+        Shard& shard = shard_of(abi);
+        const std::scoped_lock lock(shard.lock);
+        const auto found = shard.entries.find(abi);
+        if (found == shard.entries.end()) return false;
+        Entry& entry = found->second;
+        if (entry.kind != Object::kKind || !is_undamaged(abi, entry)) return false;
+        if (entry.claimed) return access == Access::kFindEvenClaimed;
+        entry.claimed = access == Access::kClaim;
+        return true;
+    }
+
+    std::array<Shard, 64> shards_;
+    std::atomic<std::uint32_t> next_handle_{1};
+};
+
+template <class Object>
+Object* find(typename Object::Abi* abi) {
+    return HandleTable::instance().find<Object>(abi);
+}
+
+/// Destroys the object at `abi`: of several callers one does, the others get EINVAL. `release`
+/// gives its engine's part back and returns 0, or an errno value on which the object lives on.
+template <class Object, class Release>
+int destroy(typename Object::Abi* abi, Release&& release) {
+    HandleTable& table = HandleTable::instance();
+    Object* object = table.claim<Object>(abi);
+    if (object == nullptr) return EINVAL;
+    if (const int error = release(*object); error != 0) {
+        table.restore(abi);
+        return error;
+    }
+    table.remove(abi);
+    delete object;
+    return 0;
+}
+
+/// Enters a new object, takes it over from `object` and gives it to the program. If there is no
+/// memory to enter it, `undo` gives its engine's part back.
+template <class Object, class Undo>
+int publish(std::unique_ptr<Object>& object, typename Object::Abi*& out, Undo&& undo) {
+    try {
+        HandleTable::instance().add(object.get());
+    } catch (const std::bad_alloc&) {
+        undo();
+        return ENOMEM;
+    }
+    out = abi_of(object.release());
+    return 0;
+}
+
+}  // namespace weir::ibverbs
