@@ -61,5 +61,5 @@ T* fenced_object(Body&& body) noexcept {
 // linker drops an unversioned name that has the address of a versioned one.
 #define WEIR_ALSO_IN_1_0(name)                                               \
     extern "C" __attribute__((alias(#name))) __typeof__(name) name##_of_1_0; \
-    __asm__(".symver " #name ", " #name "@@@IBVERBS_1.1");                    \
+    __asm__(".symver " #name ", " #name "@@@IBVERBS_1.1");                   \
     __asm__(".symver " #name "_of_1_0, " #name "@IBVERBS_1.0")

@@ -179,13 +179,14 @@ int ibv_close_device(ibv_context* abi) {
     return minus_one_if(fenced([abi] {
         auto* context = HandleTable::instance().claim<Context>(abi);
         if (context == nullptr) return EINVAL;
-        const std::size_t forgotten = HandleTable::instance().remove_all_of(abi);
-        HandleTable::instance().remove(abi);
+        const std::size_t forgotten = HandleTable::instance().bury_all_of(abi);
         context->hca.reset();
-        if (forgotten == 0)
-            delete context;
-        else  // Programs may still post to what they forgot to destroy: it leads here for ever.
+        if (forgotten != 0) {  // Programs may still post to what they did not destroy.
             refuse_operations(*abi);
+            return 0;
+        }
+        HandleTable::instance().remove(abi);
+        delete context;
         return 0;
     }));
 }

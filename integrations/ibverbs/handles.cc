@@ -32,7 +32,7 @@ HandleTable::Shard& HandleTable::shard_of(const void* abi) {
     // Allocations are 16 bytes apart or more; a multiplication spreads what is left over the high
     // bits.
     const auto address = reinterpret_cast<std::uintptr_t>(abi) >> 4U;
-    return shards_[(address * 0x9e3779b97f4a7c15U) >> 58U];
+    return shards_[(address * 0x9e3779b97f4a7c15U) >> 60U];
 }
 
 void HandleTable::insert(const void* abi, const Entry& entry) {
@@ -54,12 +54,15 @@ void HandleTable::remove(const void* abi) {
     shard.entries.erase(abi);
 }
 
-std::size_t HandleTable::remove_all_of(const ibv_context* context) {
+std::size_t HandleTable::bury_all_of(const ibv_context* context) {
     std::size_t count = 0;
     for (Shard& shard : shards_) {
         const std::scoped_lock lock(shard.lock);
-        count += std::erase_if(
-            shard.entries, [context](const auto& item) { return item.second.context == context; });
+        for (auto& [abi, entry] : shard.entries) {
+            if (entry.context != context) continue;
+            entry.claimed = true;
+            ++count;
+        }
     }
     return count;
 }

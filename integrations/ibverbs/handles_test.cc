@@ -81,7 +81,7 @@ TEST_F(HandleTableTest, OfManyThreadsOneDestroys) {
     }
 }
 
-TEST_F(HandleTableTest, ClosingForgetsWhatWasLeftAndItStaysHarmless) {
+TEST_F(HandleTableTest, ClosingBuriesWhatWasLeftAndItStaysHarmless) {
     ibv_context* other = ibv_open_device(device);
     ASSERT_NE(other, nullptr);
     ibv_cq* left = ibv_create_cq(other, 1, nullptr, nullptr, 0);
