@@ -202,6 +202,7 @@ struct alignas(64) MrEntry {
     std::uint32_t access_flags;  ///< IBV_ACCESS_*.
     std::uint32_t pd;
     MemoryAccess memory_access;
+    std::uint32_t salt;  ///< Low byte of the last key, so that a stale key of this entry is not the next.
 };
 
 struct QpEntry {

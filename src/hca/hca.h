@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HCA: a verbs device inside the program's process, over a live fabric's arena. What the libibverbs
-// drop-in, and later other front ends, are built on. It speaks the verbs' own types (<infiniband/verbs.h> of
-// the installed headers), so nothing is translated twice, but knows nothing of ABI layouts or symbols.
+// The HCA: a verbs device inside the program's process, over a live fabric's arena. What the
+// libibverbs drop-in, and later other front ends, are built on. It speaks the verbs' own types
+// (<infiniband/verbs.h> of the installed headers), so nothing is translated twice, but knows
+// nothing of ABI layouts or symbols.
 //
-// Errors: 0 or an errno value, as the verbs have it. No exception leaves this interface. Bad arguments are
-// answered with EINVAL, unknown objects never reach here (the front end checks its handles).
+// Errors: 0 or an errno value, as the verbs have it. No exception leaves this interface. Bad
+// arguments are answered with EINVAL, unknown objects never reach here (the front end checks its
+// handles).
 //
-// Threads: every call may come from any thread; one lock per Hca, held for microseconds. Each Hca owns one
-// progress thread that sleeps whenever the program polls by itself or there is nothing to do.
+// Threads: every call may come from any thread; one lock per Hca, held for microseconds. Each Hca
+// owns one progress thread that sleeps whenever the program polls by itself or there is nothing to
+// do.
 //
 // Lifetime: objects are destroyed through their Hca; destroying one that others still use is EBUSY.
 #pragma once
@@ -25,24 +28,25 @@ class Hca;
 class CompletionQueue;
 class SharedReceiveQueue;
 class QueuePair;
+struct Attachment;  // src/hca/engine.h
 
 /// A device that this process may open: one HCA of the host that the process was put on.
 struct DeviceDescription {
-    std::string name;         ///< "weir0", "weir1", … within the host.
-    std::string fabric;       ///< Name of the fabric.
-    std::string node;         ///< Node name in the fabric, e.g. "h0".
-    std::uint64_t node_guid;  ///< Host byte order.
-    std::uint32_t node_index; ///< In the arena.
-    std::uint32_t link_layer; ///< IBV_LINK_LAYER_*.
+    std::string name;          ///< "weir0", "weir1", … within the host.
+    std::string fabric;        ///< Name of the fabric.
+    std::string node;          ///< Node name in the fabric, e.g. "h0".
+    std::uint64_t node_guid;   ///< Host byte order.
+    std::uint32_t node_index;  ///< In the arena.
+    std::uint32_t link_layer;  ///< IBV_LINK_LAYER_*.
 };
 
-/// Lists the devices of this process: environment WEIR_FABRIC names the fabric ("default" if unset), WEIR_HOST
-/// the host (its only host if it has one). ENOENT if there is no such fabric, ENXIO if no such host, EACCES if
-/// it belongs to another user. Never prints.
+/// Lists the devices of this process: environment WEIR_FABRIC names the fabric ("default" if
+/// unset), WEIR_HOST the host (its only host if it has one). ENOENT if there is no such fabric,
+/// ENXIO if no such host, EACCES if it belongs to another user. Never prints.
 int list_devices(std::vector<DeviceDescription>& devices);
 
-/// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so that poll,
-/// epoll and O_NONBLOCK on the fd work as with a kernel device.
+/// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so
+/// that poll, epoll and O_NONBLOCK on the fd work as with a kernel device.
 class CompletionChannel {
   public:
     static int create(std::unique_ptr<CompletionChannel>& out);
@@ -51,15 +55,19 @@ class CompletionChannel {
     CompletionChannel& operator=(const CompletionChannel&) = delete;
 
     [[nodiscard]] int fd() const { return fd_; }
-    /// Takes one event, waiting for it unless the fd is non-blocking (then EAGAIN). EINTR is passed on.
+    /// Takes one event, waiting for it unless the fd is non-blocking (then EAGAIN). EINTR is passed
+    /// on.
     int take(CompletionQueue*& cq);
     /// Queues an event of `cq`. Called by the engine.
     void raise(CompletionQueue* cq);
+    /// Sleepers on this channel depend on the progress of `attachment`. Called by the engine.
+    void depend_on(const std::shared_ptr<Attachment>& attachment);
     /// Forgets waiting events of `cq`, which is being destroyed.
     void forget(CompletionQueue* cq);
 
   private:
     CompletionChannel() = default;
+    void before_sleep();
     struct State;
     std::unique_ptr<State> state_;
     int fd_ = -1;
@@ -74,7 +82,8 @@ struct AddressHandle {
 
 class CompletionQueue {
   public:
-    /// Takes up to `count` completions and moves the fabric along. Returns how many, or -1 if it overran.
+    /// Takes up to `count` completions and moves the fabric along. Returns how many, or -1 if it
+    /// overran.
     int poll(int count, ibv_wc* completions);
     /// Asks for one event at the next completion (solicited ones only, if so said).
     int arm(bool solicited_only);
@@ -112,11 +121,12 @@ class QueuePair {
   public:
     [[nodiscard]] std::uint32_t number() const;
     [[nodiscard]] ibv_qp_state current_state() const;
-    /// Full check of state, transition and mask (IBTA 10.3, 11.2.5.2): EINVAL names nothing, changes nothing.
+    /// Full check of state, transition and mask (IBTA 10.3, 11.2.5.2): EINVAL names nothing,
+    /// changes nothing.
     int modify(const ibv_qp_attr& attr, int mask);
     int query(ibv_qp_attr& attr, int mask, ibv_qp_init_attr& init) const;
-    /// Posts in order; at the first bad one stops, sets *bad to it and returns EINVAL, ENOMEM or EFAULT-like
-    /// errno. Those before it are posted.
+    /// Posts in order; at the first bad one stops, sets *bad to it and returns EINVAL, ENOMEM or
+    /// EFAULT-like errno. Those before it are posted.
     int post_send(ibv_send_wr* list, ibv_send_wr** bad);
     int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad);
     void* user = nullptr;
@@ -130,7 +140,8 @@ class QueuePair {
     std::unique_ptr<State> state_;
 };
 
-/// An asynchronous event for the front end: which object it concerns is said by the pointer that is set.
+/// An asynchronous event for the front end: which object it concerns is said by the pointer that is
+/// set.
 struct AsyncEvent {
     ibv_event_type type;
     CompletionQueue* cq = nullptr;

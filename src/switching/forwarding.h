@@ -135,10 +135,10 @@ class Mover {
 
     /// Says that this process starts, and has ended, moving packets (ProcessEntry::moving).
     void begin() {
-        if (self_ != nullptr) self_->moving.fetch_add(1, std::memory_order_relaxed);
+        if (self_ != nullptr) step_moving(std::memory_order_relaxed);
     }
     void end() {
-        if (self_ != nullptr) self_->moving.fetch_add(1, std::memory_order_release);
+        if (self_ != nullptr) step_moving(std::memory_order_release);
     }
 
     /// Tells the owner of a QP that its ring has something.
@@ -152,6 +152,10 @@ class Mover {
     void set_self(arena::ProcessEntry* self) { self_ = self; }
 
   private:
+    // One process moves under one lock, so nobody else writes the word.
+    void step_moving(std::memory_order order) {
+        self_->moving.store(self_->moving.load(std::memory_order_relaxed) + 1, order);
+    }
     enum class Insert : std::uint8_t { kDone, kBlocked, kRaced };
 
     [[nodiscard]] arena::Route route_of(std::uint32_t packet) const {

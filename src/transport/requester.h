@@ -96,6 +96,8 @@ class Requester {
                           std::uint32_t& offset, std::uint64_t now_ns);
     void read_placed(const wire::PacketHeader& header, std::uint64_t now_ns);
 
+    /// True while a receiver-not-ready timer runs; next() then wants the exact time.
+    [[nodiscard]] bool waiting() const { return rnr_until_ns_ != 0; }
     /// When on_time() wants to be called; 0 for never.
     [[nodiscard]] std::uint64_t deadline() const;
     void on_time(std::uint64_t now_ns);

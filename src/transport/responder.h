@@ -199,6 +199,7 @@ class Responder {
                     return refuse(wire::NakCode::kRemoteOperationalError, header);
             }
         }
+        if (wire::starts_message(header.opcode)) state_.write_bytes = header.dma_length;
         state_.write_address = address + header.payload_length;
         state_.write_rkey = rkey;
         state_.write_left = left - header.payload_length;

@@ -26,7 +26,9 @@ struct ResponderState {
     std::uint64_t write_address;  ///< Where the open RDMA write goes on.
     std::uint32_t write_rkey;
     std::uint32_t write_left;  ///< Bytes that the open RDMA write still announces.
+    std::uint32_t write_bytes;      ///< Bytes of the whole of it.
     std::uint32_t ack_due;     ///< 1 while requests have been executed but not acknowledged.
+    std::uint32_t unused;
     std::uint32_t next_reply;  ///< Index of `replies` to be overwritten next.
     AtomicReply replies[kAtomicReplies];
 };

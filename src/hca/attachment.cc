@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joining and leaving a fabric, and the progress that polls and the progress thread share.
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <map>
+
+#include "hca/engine.h"
+
+namespace weir::hca {
+
+namespace {
+
+/// While the program polls by itself, the thread looks up this seldom.
+constexpr std::uint64_t kLookEveryNs = 2'000'000;
+/// After a busy peer or a full lane, the thread tries again this soon.
+constexpr std::uint64_t kRetryNs = 200'000;
+/// Polls in one stretch from which on the program is taken to be polling.
+constexpr std::uint32_t kPollsOfAPoller = 64;
+constexpr std::uint32_t kTimerEveryPolls = 64;
+
+std::uint64_t clock_ns(clockid_t clock) {
+    timespec t{};
+    clock_gettime(clock, &t);
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL +
+           static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, std::uint64_t ns) {
+    const timespec limit{static_cast<time_t>(ns / 1'000'000'000ULL),
+                         static_cast<long>(ns % 1'000'000'000ULL)};
+    syscall(SYS_futex, &word, FUTEX_WAIT, seen, ns == 0 ? nullptr : &limit, nullptr, 0);
+}
+
+void futex_wake(const std::atomic<std::uint32_t>& word) {
+    syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+/// All attachments of this process, for sharing and for fork. Never destroyed: threads may outlive
+/// statics.
+struct Registry {
+    std::mutex lock;
+    std::map<std::pair<std::string, std::uint32_t>, std::weak_ptr<Attachment>> joined;
+    std::atomic<int> threads{0};
+    bool fork_handlers = false;
+};
+Registry& registry() {
+    static auto* instance = new Registry;
+    return *instance;
+}
+
+std::atomic<bool> forked_child{false};
+
+/// A child has its parent's objects but not its place in the fabric: they answer with errors, and
+/// memory that was shared with peers becomes the child's own again.
+void after_fork_in_child() {
+    auto& r = registry();
+    for (auto& [key, weak] : r.joined) {
+        const auto attachment = weak.lock();
+        if (attachment == nullptr) continue;
+        attachment->orphaned.store(true);
+        attachment->memory.privatise();
+        // The child must be able to drop its reference without joining a thread that it does not
+        // have.
+        new (&attachment->thread) std::thread();
+        new (&attachment->lock) std::mutex();
+    }
+    forked_child.store(true);
+    r.joined.clear();
+    new (&r.lock) std::mutex();
+    r.threads.store(0);
+}
+void before_fork() {
+    registry().lock.lock();
+}
+void after_fork_in_parent() {
+    registry().lock.unlock();
+}
+
+bool kernel_copy_works() {
+    std::uint32_t from = 7;
+    std::uint32_t to = 0;
+    const iovec local{&to, sizeof to};
+    const iovec remote{&from, sizeof from};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == sizeof to;
+}
+
+int errno_of(const Error& error) {
+    switch (error.code) {
+        case ErrorCode::kNotFound:
+            return ENOENT;
+        case ErrorCode::kUnreachable:
+            return ENOENT;
+        case ErrorCode::kDenied:
+            return EACCES;
+        case ErrorCode::kBusy:
+            return EBUSY;
+        case ErrorCode::kNoSpace:
+            return ENOMEM;
+        default:
+            return EIO;
+    }
+}
+
+}  // namespace
+
+std::uint64_t now_ns() {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+std::uint64_t coarse_now_ns() {
+    constexpr std::uint64_t kTickNs = 4'000'000;  // at least one tick of the kernel's clock
+    return clock_ns(CLOCK_MONOTONIC_COARSE) + kTickNs;
+}
+
+bool in_forked_child() {
+    return forked_child.load(std::memory_order_relaxed);
+}
+
+int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment>& out) {
+    auto& r = registry();
+    const std::lock_guard guard(r.lock);
+    if (!r.fork_handlers) {
+        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+        r.fork_handlers = true;
+    }
+    auto& place = r.joined[{device.fabric, device.node_index}];
+    out = place.lock();
+    if (out != nullptr && out->usable() && out->arena.header().closing.load() == 0) return 0;
+    auto client = runtime::AttachClient::connect(device.fabric);
+    if (!client) return errno_of(client.error());
+    auto window = runtime::create_window();
+    if (!window) return errno_of(window.error());
+    const auto joined = client->attach(device.node_index, window->get());
+    if (!joined) return errno_of(joined.error());
+    out = std::make_shared<Attachment>(*std::move(client), *joined);
+    out->memory.start(*std::move(window), out->reach.kernel_copy_allowed());
+    out->node = device.node_index;
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for its own threads
+    r.threads.fetch_add(1);
+    out->thread = std::thread([raw = out.get()] { raw->run_thread(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    place = out;
+    return 0;
+}
+
+int own_thread_count() {
+    return registry().threads.load();
+}
+
+Attachment::Attachment(runtime::AttachClient joined, std::uint32_t process_identity)
+    : client(std::move(joined)),
+      arena(client.arena()),
+      identity(process_identity),
+      process_slot(arena::slot_of(process_identity)),
+      mover(arena),
+      pool(arena, process_slot),
+      next_qp_hint(process_slot * 251),
+      next_mr_hint(process_slot * 1021) {
+    reach.start(arena, &client, identity);
+    reach.set_kernel_copy(kernel_copy_works());
+    mover.set_self(&process());
+}
+
+Attachment::~Attachment() {
+    if (!thread.joinable()) return;
+    stopping.store(true);
+    process().doorbell.fetch_add(1);
+    futex_wake(process().doorbell);
+    thread.join();
+    registry().threads.fetch_sub(1);
+}
+
+void Attachment::wake(const std::array<std::uint64_t, 4>& set) {
+    for (std::uint32_t word = 0; word < set.size(); ++word) {
+        for (auto bits = set[word]; bits != 0; bits &= bits - 1) {
+            const auto index = word * 64 + static_cast<std::uint32_t>(__builtin_ctzll(bits));
+            if (index == process_slot && std::this_thread::get_id() == thread.get_id()) continue;
+            auto& other = arena.process(index);
+            other.doorbell.fetch_add(1, std::memory_order_release);
+            futex_wake(other.doorbell);
+        }
+    }
+}
+
+void Attachment::service(QueuePair::State& qp) {
+    if (service_responses(qp) || qp.pumping) pump(qp);
+    service_requests(qp);
+}
+
+void Attachment::progress() {
+    auto& me = process();
+    if (hot != nullptr) {
+        credit::Slot head{};
+        const auto number = hot->number;
+        if (mover.peek(mover.request_ring(number), head)) service_requests(*hot);
+        if (mover.peek(mover.response_ring(number), head)) service(*hot);
+    }
+    auto summary = me.summary.load(std::memory_order_acquire) & ~arena::kParked;
+    if (summary != 0) {
+        me.summary.fetch_and(~summary, std::memory_order_acq_rel);
+        for (; summary != 0; summary &= summary - 1) {
+            const auto word = static_cast<std::uint32_t>(__builtin_ctzll(summary));
+            auto bits = me.ready[word].exchange(0, std::memory_order_acq_rel);
+            for (; bits != 0; bits &= bits - 1) {
+                const auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
+                for (auto index = word * 64 + bit; index < qps.size();
+                     index += 64 * arena::kReadyWords) {
+                    if (qps[index] == nullptr) continue;
+                    hot = qps[index];
+                    service(*hot);
+                }
+            }
+        }
+    }
+    if (retry || unfinished || me.rescan.load(std::memory_order_relaxed) != 0) progress_all();
+    if (++polls % kTimerEveryPolls == 0) check_timers(false);
+    flush_wakes();
+}
+
+/// The slow way round: after something could not be finished, or somebody died half-way.
+void Attachment::progress_all() {
+    process().rescan.store(0, std::memory_order_relaxed);
+    if (unfinished) {
+        mover.begin();
+        unfinished = !mover.sweep();
+        mover.end();
+    }
+    retry = false;
+    for (std::size_t i = 0; i < qps.size(); ++i)
+        if (qps[i] != nullptr) service(*qps[i]);
+}
+
+void Attachment::run_thread() {
+    auto& me = process();
+    std::uint32_t seen_polls = app_polls.load(std::memory_order_relaxed);
+    while (!stopping.load(std::memory_order_acquire)) {
+        const auto bell = me.doorbell.load(std::memory_order_acquire);
+        const auto polls_now = app_polls.load(std::memory_order_relaxed);
+        const bool polling = polls_now - seen_polls >= kPollsOfAPoller;
+        seen_polls = polls_now;
+        if (polling) {
+            // The program does it all by itself; look again later whether it still does.
+            futex_wait(me.doorbell, bell, kLookEveryNs);
+            continue;
+        }
+        std::uint64_t wait = 0;
+        {
+            const std::lock_guard guard(lock);
+            progress();
+            check_timers(false);
+            me.summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
+            polls_parked = 0;
+            // What came before the mark was set rang no bell.
+            if ((me.summary.load(std::memory_order_acquire) & ~arena::kParked) != 0) progress();
+            if (next_deadline != 0) {
+                const auto now = now_ns();
+                wait = next_deadline > now ? next_deadline - now : 1000;
+            }
+            if ((retry || unfinished) && (wait == 0 || wait > kRetryNs)) wait = kRetryNs;
+            flush_wakes();
+        }
+        if (arena.header().closing.load(std::memory_order_relaxed) != 0) close_down();
+        futex_wait(me.doorbell, bell, wait);
+    }
+}
+
+/// The fabric is going away: the program learns of it as of a device that was pulled.
+void Attachment::close_down() {
+    const std::lock_guard guard(lock);
+    if (orphaned.exchange(true)) return;
+    for (auto* hca : hcas)
+        hca->raise({IBV_EVENT_DEVICE_FATAL, nullptr, nullptr, nullptr, 0});
+    for (auto* qp : qps)
+        if (qp != nullptr) break_qp(*qp, false);
+}
+
+/// The program stops polling to wait for an event: from now on the bell must be rung at once.
+void Attachment::park_for_wait() {
+    const std::lock_guard guard(lock);
+    process().summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
+    progress();
+}
+
+void Attachment::flush_receives(QueuePair::State& qp) {
+    if (qp.receive_open) {
+        ibv_wc wc{};
+        wc.wr_id = qp.open_wr_id;
+        wc.status = IBV_WC_WR_FLUSH_ERR;
+        wc.opcode = IBV_WC_RECV;
+        wc.qp_num = qp.number;
+        qp.receive_open = false;
+        qp.receive_cq->push(wc, true);
+    }
+    if (qp.srq != nullptr) {
+        if (!qp.last_wqe_told) {
+            qp.last_wqe_told = true;
+            qp.hca->raise({IBV_EVENT_QP_LAST_WQE_REACHED, nullptr, qp.self, nullptr, 0});
+        }
+        return;
+    }
+    while (!qp.receives.empty()) {
+        Buffers buffers;
+        ibv_wc wc{};
+        qp.receives.pop(wc.wr_id, buffers);
+        wc.status = IBV_WC_WR_FLUSH_ERR;
+        wc.opcode = IBV_WC_RECV;
+        wc.qp_num = qp.number;
+        qp.receive_cq->push(wc, true);
+    }
+}
+
+void Attachment::break_qp(QueuePair::State& qp, bool tell) {
+    qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
+    qp.entry().receiving.store(0, std::memory_order_release);
+    qp.requester.flush();
+    collect(qp);
+    flush_receives(qp);
+    if (tell) qp.hca->raise({IBV_EVENT_QP_FATAL, nullptr, qp.self, nullptr, 0});
+}
+
+void Attachment::ring_own_bell() {
+    process().doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(process().doorbell);
+}
+
+const arena::MrEntry* Attachment::find_mr(std::uint32_t owner, std::uint32_t pd, std::uint32_t rkey,
+                                          std::uint64_t address, std::uint64_t length,
+                                          int access) const {
+    const auto index = rkey >> 8U;
+    if (index >= arena::kMrCount) return nullptr;
+    const auto& mr = arena.mr(index);
+    if (mr.key.load(std::memory_order_acquire) != rkey || rkey == 0) return nullptr;
+    if (mr.owner.load(std::memory_order_relaxed) != owner || mr.pd != pd) return nullptr;
+    if ((mr.access_flags & static_cast<std::uint32_t>(access)) !=
+        static_cast<std::uint32_t>(access)) {
+        return nullptr;
+    }
+    if (address < mr.iova || address - mr.iova > mr.length ||
+        length > mr.length - (address - mr.iova)) {
+        return nullptr;
+    }
+    return &mr;
+}
+
+ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, std::uint32_t at,
+                      const arena::PacketEntry& packet, std::uint32_t length) {
+    std::uint32_t taken = 0;
+    for (std::uint32_t i = 0; i < buffers.count && taken < length; ++i) {
+        const ibv_sge& sge = buffers.sges[i];
+        if (at >= sge.length) {
+            at -= sge.length;
+            continue;
+        }
+        const auto part = std::min(length - taken, sge.length - at);
+        const auto* mr =
+            a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part, IBV_ACCESS_LOCAL_WRITE);
+        if (mr == nullptr) return IBV_WC_LOC_PROT_ERR;
+        auto* to = reinterpret_cast<void*>(mr->address + (sge.addr + at - mr->iova));
+        if (!a.reach.fetch(packet, taken, to, part)) return IBV_WC_LOC_ACCESS_ERR;
+        taken += part;
+        at = 0;
+    }
+    return taken == length ? IBV_WC_SUCCESS : IBV_WC_LOC_LEN_ERR;
+}
+
+ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Buffers& buffers,
+                               const arena::PacketEntry& packet) {
+    const auto& header = packet.header;
+    if (header.payload_length + kGrhBytes > buffers.bytes) return IBV_WC_LOC_LEN_ERR;
+    if (header.has(wire::kFlagGrh)) {
+        ibv_grh grh{};
+        grh.version_tclass_flow = __builtin_bswap32(6U << 28U);
+        grh.paylen = __builtin_bswap16(static_cast<std::uint16_t>(
+            wire::transport_header_bytes(header.opcode) + header.payload_length + 4));
+        grh.next_hdr = 0x1b;
+        grh.hop_limit = 64;
+        gid_of_lid(a.arena, header.slid, grh.sgid);
+        gid_of_lid(a.arena, qp.own_lid, grh.dgid);
+        arena::PacketEntry carrier{};
+        std::memcpy(carrier.payload, &grh, sizeof grh);
+        const auto status = scatter(a, qp.pd, buffers, 0, carrier, kGrhBytes);
+        if (status != IBV_WC_SUCCESS) return status;
+    }
+    return scatter(a, qp.pd, buffers, kGrhBytes, packet, header.payload_length);
+}
+
+void gid_of_lid(arena::Arena arena, std::uint32_t lid, ibv_gid& gid) {
+    gid.global.subnet_prefix = __builtin_bswap64(0xfe80000000000000ULL);
+    gid.global.interface_id = 0;
+    if (lid >= arena.header().lid_count) return;
+    const auto port = arena.lids()[lid];
+    if (port < arena.header().port_count) {
+        gid.global.interface_id = __builtin_bswap64(arena.port(port).guid);
+    }
+}
+
+}  // namespace weir::hca

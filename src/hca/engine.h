@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside the HCA: the attachment of this process to a fabric and the state of its verbs objects.
+// Private to src/hca. Everything here is guarded by Attachment::lock unless it says otherwise.
+//
+//   post_send → Requester → packet → Mover → peer's ring ─┬─ one-sided: executed here, as the
+//   peer's agent
+//                                                          └─ two-sided: the peer executes (poll or
+//                                                          thread)
+//   own rings ← Mover ← …   responses → Requester → completions;  requests → Responder →
+//   completions
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/layout.h"
+#include "hca/hca.h"
+#include "hca/packet_pool.h"
+#include "hca/reach.h"
+#include "hca/registered_memory.h"
+#include "switching/forwarding.h"
+#include "transport/requester.h"
+#include "transport/responder.h"
+
+namespace weir::hca {
+
+inline constexpr int kSgeMax = 16;
+inline constexpr std::uint32_t kInlineMax = 512;
+inline constexpr std::uint32_t kQueueMax = 16384;   ///< Work requests per queue.
+inline constexpr std::uint32_t kCqMax = 1U << 22U;  ///< Completions per CQ.
+inline constexpr std::uint32_t kMessageMax = 1U << 30U;
+inline constexpr std::uint32_t kGrhBytes = 40;
+
+/// Monotonic time in nanoseconds, exact.
+std::uint64_t now_ns();
+/// The same, cheaply, rounded up to the kernel's tick: timers stamped with it never run short.
+std::uint64_t coarse_now_ns();
+
+/// A list of local buffers, as posted.
+struct Buffers {
+    std::uint32_t count = 0;
+    std::uint32_t bytes = 0;
+    ibv_sge sges[kSgeMax];
+};
+
+struct SendSlot {
+    std::uint64_t wr_id = 0;
+    ibv_wc_opcode wc_opcode = IBV_WC_SEND;
+    bool signaled = false;
+    bool inlined = false;
+    std::uint32_t bytes = 0;
+    std::uint32_t sge_count = 0;
+    ibv_wc_status local_error = IBV_WC_SUCCESS;
+};
+
+struct ReceiveSlot {
+    std::uint64_t wr_id = 0;
+    std::uint32_t sge_count = 0;
+    std::uint32_t bytes = 0;
+};
+
+/// A ring of posted receives with their scatter lists.
+class ReceiveRing {
+  public:
+    void resize(std::uint32_t capacity, std::uint32_t sges) {
+        capacity_ = capacity;
+        sge_max_ = sges;
+        slots_.resize(capacity);
+        sges_.resize(static_cast<std::size_t>(capacity) * sges);
+    }
+    [[nodiscard]] bool full() const { return count_ == capacity_; }
+    [[nodiscard]] bool empty() const { return count_ == 0; }
+    [[nodiscard]] std::uint32_t count() const { return count_; }
+    [[nodiscard]] std::uint32_t capacity() const { return capacity_; }
+    [[nodiscard]] std::uint32_t sge_max() const { return sge_max_; }
+    void push(const ibv_recv_wr& wr);
+    /// REQUIRES: !empty().
+    void pop(std::uint64_t& wr_id, Buffers& buffers);
+    void clear() { first_ = count_ = 0; }
+
+  private:
+    std::uint32_t capacity_ = 0;
+    std::uint32_t sge_max_ = 0;
+    std::uint32_t first_ = 0;
+    std::uint32_t count_ = 0;
+    std::vector<ReceiveSlot> slots_;
+    std::vector<ibv_sge> sges_;
+};
+
+struct Attachment;
+
+struct CompletionQueue::State {
+    std::shared_ptr<Attachment> attachment;
+    CompletionChannel* channel = nullptr;
+    CompletionQueue* self = nullptr;
+    std::vector<ibv_wc> ring;
+    std::uint32_t capacity = 0;
+    std::uint32_t first = 0;
+    std::uint32_t count = 0;
+    std::uint32_t users = 0;  ///< QPs that complete here.
+    bool overrun = false;
+    enum class Armed : std::uint8_t { kNo, kSolicited, kAny } armed = Armed::kNo;
+    Hca::State* hca = nullptr;
+
+    void push(const ibv_wc& wc, bool solicited);
+    /// Drops the completions of a QP that is reset or destroyed.
+    void forget(std::uint32_t qp_number);
+    std::uint32_t take(std::uint32_t count_max, ibv_wc* out);
+};
+
+struct SharedReceiveQueue::State {
+    std::shared_ptr<Attachment> attachment;
+    SharedReceiveQueue* self = nullptr;
+    Hca::State* hca = nullptr;
+    std::uint32_t pd = 0;
+    ReceiveRing ring;
+    std::uint32_t limit = 0;
+    std::uint32_t users = 0;
+};
+
+struct QueuePair::State {
+    State(std::shared_ptr<Attachment> owner, std::uint32_t index, std::uint32_t slots)
+        : attachment(std::move(owner)),
+          number(index),
+          requester(slots) {}
+
+    std::shared_ptr<Attachment> attachment;
+    QueuePair* self = nullptr;
+    Hca::State* hca = nullptr;
+    std::uint32_t number;
+    std::uint32_t local_index = 0;
+    ibv_qp_type type = IBV_QPT_RC;
+    std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
+    std::uint32_t pd = 0;
+    ibv_qp_cap cap{};
+    bool signal_all = false;
+    CompletionQueue::State* send_cq = nullptr;
+    CompletionQueue::State* receive_cq = nullptr;
+    SharedReceiveQueue::State* srq = nullptr;
+    ibv_qp_attr attr{};  ///< What was set by modify.
+
+    // Requester side.
+    transport::Requester requester;
+    std::vector<SendSlot> sends;
+    std::vector<ibv_sge> send_sges;         ///< cap.max_send_sge per slot.
+    std::vector<std::uint8_t> inline_data;  ///< cap.max_inline_data per slot.
+    std::uint32_t ud_psn = 0;
+    bool pumping = false;  ///< Has requests that could not be sent yet.
+    bool drain_event = false;
+
+    // Responder side.
+    transport::ResponderRules rules{};
+    ReceiveRing receives;
+    bool receive_open = false;  ///< A message is being received into `open`.
+    std::uint64_t open_wr_id = 0;
+    Buffers open;
+    std::uint32_t open_bytes = 0;
+    bool last_wqe_told = false;
+
+    [[nodiscard]] arena::QpEntry& entry() const;
+    [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }
+};
+
+/// Carries asynchronous events to the front end.
+struct Hca::State {
+    std::shared_ptr<Attachment> attachment;
+    DeviceDescription device;
+    int async_fd = -1;
+    std::mutex async_lock;
+    std::deque<AsyncEvent> async_events;
+    std::unordered_map<std::uint32_t, std::uint32_t>
+        pds;  ///< PD → number of users. Under attachment lock.
+    std::unordered_map<std::uint32_t, std::uint32_t> mrs;  ///< lkey → PD. Under attachment lock.
+    std::atomic<bool> gone{false};
+
+    void raise(const AsyncEvent& event);
+    ~State();
+};
+
+/// This process's place at one HCA of the fabric.
+struct Attachment {
+    Attachment(runtime::AttachClient joined, std::uint32_t process_identity);
+    ~Attachment();
+    static int join(const DeviceDescription& device, std::shared_ptr<Attachment>& out);
+
+    runtime::AttachClient client;
+    arena::Arena arena;
+    std::uint32_t identity;
+    std::uint32_t process_slot;
+    std::uint32_t node = 0;
+    std::mutex lock;
+    switching::Mover<> mover;
+    PacketPool pool;
+    Reach reach;
+    RegisteredMemory memory;
+    std::vector<QueuePair::State*> qps;  ///< By local index; null where free.
+    std::vector<Hca::State*> hcas;
+    QueuePair::State* hot = nullptr;  ///< The QP that last had something.
+    std::uint32_t next_qp_hint = 0;
+    std::uint32_t next_mr_hint = 0;
+    std::uint32_t next_pd = 1;
+    bool unfinished = false;          ///< Some packet waits for credit: sweep at the next occasion.
+    bool retry = false;               ///< Some QP was not served to the end: look at all again.
+    std::uint64_t next_deadline = 0;  ///< Earliest of the requesters' timers; 0 none.
+    std::uint32_t polls = 0;
+    std::uint32_t polls_parked = 0;  ///< Since the thread last parked.
+
+    // The progress thread. Not under the lock.
+    std::atomic<std::uint32_t> app_polls{0};
+    std::atomic<bool> stopping{false};
+    std::atomic<bool> orphaned{false};  ///< In a forked child, or the daemon is gone.
+    std::thread thread;
+
+    [[nodiscard]] arena::ProcessEntry& process() const { return arena.process(process_slot); }
+    [[nodiscard]] bool usable() const { return !orphaned.load(std::memory_order_relaxed); }
+
+    /// Does all that there is to do. Called by polls and by the thread.
+    void progress();
+    void check_timers(bool force);
+    void service(QueuePair::State& qp);
+    /// True if there were any.
+    bool service_responses(QueuePair::State& qp);
+    void service_requests(QueuePair::State& qp);
+    /// Sends what the requester may send, executes it at the peer where possible, collects
+    /// completions.
+    void pump(QueuePair::State& qp);
+    bool pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out);
+    void collect(QueuePair::State& qp);
+    static void store_original(QueuePair::State& qp, std::uint32_t slot);
+    bool place_read(QueuePair::State& qp, const arena::PacketEntry& packet, std::uint32_t slot,
+                    std::uint32_t offset);
+    void act_as_peer(QueuePair::State& qp);
+    void note_deadline(std::uint64_t deadline) {
+        if (deadline != 0 && (next_deadline == 0 || deadline < next_deadline))
+            next_deadline = deadline;
+    }
+
+    /// Fills network addresses, injects and drives. False: no credit or no packet; nothing was
+    /// sent.
+    bool send_packet(std::uint32_t packet, std::uint32_t generation, std::uint32_t port,
+                     const arena::Route& route);
+    void wake(const std::array<std::uint64_t, 4>& set);
+    void flush_wakes() {
+        if (mover.has_wakes()) wake(mover.take_wakes());
+    }
+    void progress_all();
+    void run_thread();
+    void close_down();
+    void park_for_wait();
+
+    /// The QP goes to the error state: everything outstanding ends as flushed.
+    void break_qp(QueuePair::State& qp, bool tell);
+    void flush_receives(QueuePair::State& qp);
+
+    void send_datagram(QueuePair::State& qp, std::uint32_t slot, wire::PacketHeader header);
+    bool place_datagram(QueuePair::State& qp, const transport::Emission& out, std::uint32_t packet);
+
+    /// A key for the memory region, or 0 if the table is full.
+    std::uint32_t publish_mr(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
+                             std::uint32_t access, std::uint32_t pd, const Placement& placement);
+    void drop_mr(std::uint32_t key);
+    /// Counts a poll that found the queue short: a program that polls much does the progress
+    /// thread's work.
+    void note_poll() {
+        if ((process().summary.load(std::memory_order_relaxed) & arena::kParked) == 0) return;
+        if (++polls_parked < 64) return;
+        polls_parked = 0;
+        process().summary.fetch_and(~arena::kParked, std::memory_order_acq_rel);
+        ring_own_bell();
+    }
+    void ring_own_bell();
+
+    /// Finds the MR behind a remote key at a QP; null if it does not grant this.
+    [[nodiscard]] const arena::MrEntry* find_mr(std::uint32_t owner, std::uint32_t pd,
+                                                std::uint32_t rkey, std::uint64_t address,
+                                                std::uint64_t length, int access) const;
+};
+
+/// Copies `length` bytes of a packet's payload into buffers, `at` bytes after their start.
+/// IBV_WC_SUCCESS, _LOC_LEN_ERR, _LOC_PROT_ERR or _LOC_ACCESS_ERR (payload out of reach).
+ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, std::uint32_t at,
+                      const arena::PacketEntry& packet, std::uint32_t length);
+/// The same for a datagram: the first 40 bytes of the buffers are the GRH's, written if the packet
+/// has one.
+ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Buffers& buffers,
+                               const arena::PacketEntry& packet);
+/// Wire size in 4-byte words of a packet with this header.
+std::uint32_t wire_words(const wire::PacketHeader& header);
+/// Sends an acknowledgement of the QP `from` to its peer. Used by owner and agent alike.
+void send_reply(Attachment& a, const arena::QpEntry& from, wire::PacketHeader header);
+/// Sends a read response whose payload is found as said. False: try later.
+bool send_read_response(Attachment& a, const arena::QpEntry& from,
+                        const wire::PacketHeader& request, arena::PayloadKind kind,
+                        std::uint32_t memory_owner, std::uint64_t address);
+
+/// Threads of this process that are Weir's own.
+int own_thread_count();
+/// Finds the LID an address leads to. EINVAL if it leads nowhere.
+int resolve_address(const Attachment& a, AddressHandle& handle);
+ibv_mtu mtu_of(std::uint32_t bytes);
+/// The port's GID: link-local prefix and port GUID.
+void gid_of_lid(arena::Arena arena, std::uint32_t lid, ibv_gid& gid);
+/// True in a child of a process that had attachments when it forked.
+bool in_forked_child();
+
+}  // namespace weir::hca

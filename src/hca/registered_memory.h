@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// RegisteredMemory: decides how others reach what this process registers, and does it. Small
+// anonymous ranges are moved into the process's window, a memfd that peers map: the pages are
+// copied there and the mapping swapped in at the same address, so the program notices nothing and
+// peers store straight into it. What cannot be moved (files, stacks, large ranges, ranges that
+// other threads might be writing) is left where it is and reached through the kernel.
+//
+// The move is safe only while nobody writes to the range. A process with one thread is at rest here
+// by being here; with more threads of its own the range stays where it is. After fork() a child
+// gets private copies of what was moved, as it would of ordinary memory.
+//
+// Pages that were moved stay in the window after deregistration, being the program's memory; space
+// is taken back when the program has unmapped them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "arena/layout.h"
+#include "runtime/real/unique_fd.h"
+
+namespace weir::hca {
+
+struct Placement {
+    arena::MemoryAccess access;
+    std::uint64_t window_offset;  ///< Of the first byte, if access is kWindow.
+};
+
+class RegisteredMemory {
+  public:
+    /// Largest range that is moved into the window; beyond it the kernel copies fast enough and
+    /// moving costs too much at registration.
+    static constexpr std::size_t kMoveBytesMax = 64UL << 20U;
+
+    void start(runtime::UniqueFd window, bool kernel_copy) {
+        window_ = std::move(window);
+        kernel_copy_ = kernel_copy;
+    }
+    [[nodiscard]] int window_fd() const { return window_.get(); }
+
+    /// Finds a way to [address, address + length), moving it if need be. EFAULT if it is not all
+    /// mapped, or not writable where `writable` is asked for. `own_threads`: threads of the process
+    /// that are Weir's.
+    int place(std::uintptr_t address, std::size_t length, bool writable, int own_threads,
+              Placement& placement);
+
+    /// In the child of a fork: replaces every moved range by a private copy of it.
+    void privatise();
+
+  private:
+    struct Area {  // one line of /proc/self/maps, as far as it matters
+        std::uintptr_t begin;
+        std::uintptr_t end;
+        bool readable, writable, shared, anonymous, stack, window;
+        std::uint64_t offset;
+    };
+    [[nodiscard]] std::vector<Area> read_areas(std::uintptr_t begin, std::uintptr_t end) const;
+    bool move(std::uintptr_t begin, std::uintptr_t end, std::uint64_t& offset);
+    std::uint64_t take_window(std::uint64_t bytes);
+    void reclaim();
+
+    struct Range {
+        std::uint64_t offset;
+        std::uint64_t bytes;
+    };
+    runtime::UniqueFd window_;
+    bool kernel_copy_ = false;
+    std::uint64_t window_end_ = 0;  ///< Window space handed out so far.
+    std::vector<Range> free_;       ///< Given back, holes punched.
+    std::uint64_t reclaim_at_ = 256ULL << 20U;
+};
+
+}  // namespace weir::hca

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sending: from work requests to packets, and from answers to completions.
+#include <algorithm>
+#include <cstring>
+
+#include "hca/engine.h"
+
+namespace weir::hca {
+
+using transport::Emission;
+using transport::RequestStatus;
+using wire::PacketHeader;
+
+namespace {
+
+ibv_wc_status status_of(RequestStatus status) {
+    switch (status) {
+        case RequestStatus::kOk:
+            return IBV_WC_SUCCESS;
+        case RequestStatus::kRetriesExceeded:
+            return IBV_WC_RETRY_EXC_ERR;
+        case RequestStatus::kRnrRetriesExceeded:
+            return IBV_WC_RNR_RETRY_EXC_ERR;
+        case RequestStatus::kRemoteInvalidRequest:
+            return IBV_WC_REM_INV_REQ_ERR;
+        case RequestStatus::kRemoteAccess:
+            return IBV_WC_REM_ACCESS_ERR;
+        case RequestStatus::kRemoteOperation:
+            return IBV_WC_REM_OP_ERR;
+        case RequestStatus::kBadResponse:
+            return IBV_WC_BAD_RESP_ERR;
+        case RequestStatus::kFlushed:
+            return IBV_WC_WR_FLUSH_ERR;
+    }
+    return IBV_WC_GENERAL_ERR;
+}
+
+/// Gathers message bytes [offset, offset + length) of a posted request into `to`.
+void gather(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset,
+            std::uint32_t length, std::byte* to) {
+    const SendSlot& send = qp.sends[slot];
+    if (send.inlined) {
+        const auto* from =
+            qp.inline_data.data() + static_cast<std::size_t>(slot) * qp.cap.max_inline_data;
+        std::memcpy(to, from + offset, length);
+        return;
+    }
+    const ibv_sge* sge = &qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
+    for (; length > 0; ++sge) {
+        if (offset >= sge->length) {
+            offset -= sge->length;
+            continue;
+        }
+        const auto part = std::min(length, sge->length - offset);
+        std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
+        to += part;
+        length -= part;
+        offset = 0;
+    }
+}
+
+/// The address of these message bytes if they lie in one buffer, else 0.
+std::uint64_t contiguous(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset,
+                         std::uint32_t length) {
+    const SendSlot& send = qp.sends[slot];
+    if (send.inlined) return 0;
+    const ibv_sge* sge = &qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
+    for (std::uint32_t i = 0; i < send.sge_count; ++i, ++sge) {
+        if (offset < sge->length) return length <= sge->length - offset ? sge->addr + offset : 0;
+        offset -= sge->length;
+    }
+    return 0;
+}
+
+/// Puts the payload of an emission where its consumer finds it: in the descriptor, in a bulk
+/// buffer, or, for what is executed from here and acknowledged before the program may touch it
+/// again, where it is.
+bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& out,
+                   std::uint32_t index, bool one_sided) {
+    auto& packet = a.arena.packet(index);
+    const auto length = out.header.payload_length;
+    packet.payload_kind = arena::PayloadKind::kInline;
+    if (length <= arena::kInlineBytes) {
+        if (length > 0) {
+            gather(qp, out.slot, out.offset, length, reinterpret_cast<std::byte*>(packet.payload));
+        }
+        return true;
+    }
+    const bool may_refer = qp.type == IBV_QPT_RC && a.reach.kernel_copy_allowed();
+    const auto here = may_refer ? contiguous(qp, out.slot, out.offset, length) : 0;
+    const auto bulk = one_sided && here != 0 ? 0 : a.pool.take_bulk(index);
+    if (bulk != 0) {
+        gather(qp, out.slot, out.offset, length, a.arena.bytes(bulk));
+        packet.payload_kind = arena::PayloadKind::kBulk;
+        packet.address = bulk;
+        return true;
+    }
+    if (here == 0) return false;
+    packet.payload_kind = arena::PayloadKind::kReference;
+    packet.address = here;
+    packet.memory_owner = a.identity;
+    return true;
+}
+
+}  // namespace
+
+bool Attachment::place_datagram(QueuePair::State& qp, const Emission& out, std::uint32_t packet) {
+    return place_payload(*this, qp, out, packet, false);
+}
+
+std::uint32_t wire_words(const PacketHeader& header) {
+    const auto bytes = wire::kLrhBytes + (header.has(wire::kFlagGrh) ? wire::kGrhBytes : 0) +
+                       wire::transport_header_bytes(header.opcode) + header.payload_length +
+                       wire::kIcrcBytes;
+    return static_cast<std::uint32_t>((bytes + 3) / 4);
+}
+
+bool Attachment::send_packet(std::uint32_t packet, std::uint32_t generation, std::uint32_t port,
+                             const arena::Route& route) {
+    auto& entry = arena.packet(packet);
+    entry.route.store(route.encode(), std::memory_order_relaxed);
+    const auto& from = arena.port(port);
+    const auto vl = route.service_level % arena.header().lane_count;
+    const bool loops = route.dlid == from.lid;
+    if (!loops && (from.peer == arena::kNone || from.up.load(std::memory_order_relaxed) == 0)) {
+        arena.port(port).transmit_discards.fetch_add(1, std::memory_order_relaxed);
+        pool.put_back(packet);
+        return true;
+    }
+    const auto lane = mover.port_lane(loops ? port : from.peer, vl);
+    mover.begin();
+    bool sent = mover.inject(lane, packet, generation);
+    for (int tries = 0; !sent && tries < 8; ++tries) {
+        unfinished = !mover.drive(lane) || unfinished;
+        sent = mover.inject(lane, packet, generation);
+    }
+    if (sent) unfinished = !mover.drive(lane) || unfinished;
+    mover.end();
+    return sent;
+}
+
+void send_reply(Attachment& a, const arena::QpEntry& from, PacketHeader header) {
+    std::uint32_t generation = 0;
+    const auto index = a.pool.take(generation);
+    // Without a packet the answer is lost, which the requester's timer repairs.
+    if (index == PacketPool::kNoPacket) return;
+    header.slid = from.own_lid;
+    header.dlid = from.peer_lid;
+    header.sl = static_cast<std::uint8_t>(from.service_level);
+    header.dest_qp = from.peer_qp;
+    header.pkey = static_cast<std::uint16_t>(from.pkey);
+    auto& packet = a.arena.packet(index);
+    packet.header = header;
+    packet.payload_kind = arena::PayloadKind::kInline;
+    const bool mine = from.peer_qp < arena::kQpCount &&
+                      a.arena.qp(from.peer_qp).owner.load(std::memory_order_relaxed) == a.identity;
+    const arena::Route route{header.dlid, header.sl,          true,
+                             mine,        wire_words(header), header.dest_qp};
+    if (!a.send_packet(index, generation, a.arena.lids()[from.own_lid], route)) {
+        a.pool.put_back(index);
+    }
+    if (mine) a.retry = true;
+}
+
+bool send_read_response(Attachment& a, const arena::QpEntry& from, const PacketHeader& request,
+                        arena::PayloadKind kind, std::uint32_t memory_owner,
+                        std::uint64_t address) {
+    std::uint32_t generation = 0;
+    const auto index = a.pool.take(generation);
+    if (index == PacketPool::kNoPacket) return false;
+    auto& packet = a.arena.packet(index);
+    packet.payload_kind = kind;
+    packet.memory_owner = memory_owner;
+    packet.address = address;
+    if (kind == arena::PayloadKind::kBulk) {  // `address` is ours: copy, now that it is asked for
+        const auto length = request.dma_length;
+        const auto* source = reinterpret_cast<const void*>(address);
+        const auto bulk = length <= arena::kInlineBytes ? 0 : a.pool.take_bulk(index);
+        if (length <= arena::kInlineBytes) {
+            packet.payload_kind = arena::PayloadKind::kInline;
+            std::memcpy(packet.payload, source, length);
+        } else if (bulk != 0 && length <= arena::kSegmentBytes) {
+            packet.address = bulk;
+            std::memcpy(a.arena.bytes(bulk), source, length);
+        } else {
+            a.pool.put_back(index);
+            return false;
+        }
+    }
+    PacketHeader header;
+    header.opcode = wire::Opcode::kRcReadResponseOnly;
+    header.syndrome = wire::ack_syndrome();
+    header.psn = request.psn;
+    header.payload_length = request.dma_length;
+    header.slid = from.own_lid;
+    header.dlid = from.peer_lid;
+    header.sl = static_cast<std::uint8_t>(from.service_level);
+    header.dest_qp = from.peer_qp;
+    header.pkey = static_cast<std::uint16_t>(from.pkey);
+    packet.header = header;
+    const bool mine = a.arena.qp(from.peer_qp).owner.load(std::memory_order_relaxed) == a.identity;
+    const arena::Route route{header.dlid, header.sl,          true,
+                             mine,        wire_words(header), header.dest_qp};
+    if (!a.send_packet(index, generation, a.arena.lids()[from.own_lid], route)) {
+        a.pool.put_back(index);
+        return false;
+    }
+    if (mine) a.retry = true;
+    return true;
+}
+
+/// Sends one packet of the requester. False if nothing more can be sent now.
+bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out) {
+    Emission out;
+    if (!qp.requester.next(now, out)) return false;
+    std::uint32_t generation = 0;
+    const auto index = pool.take(generation);
+    const bool one_sided =
+        !wire::is_send(out.header.opcode) && !wire::has_immediate(out.header.opcode);
+    if (index != PacketPool::kNoPacket && place_payload(*this, qp, out, index, one_sided)) {
+        auto& entry = qp.entry();
+        auto& header = arena.packet(index).header;
+        header = out.header;
+        header.slid = entry.own_lid;
+        header.dlid = entry.peer_lid;
+        header.sl = static_cast<std::uint8_t>(entry.service_level);
+        header.dest_qp = entry.peer_qp;
+        header.pkey = static_cast<std::uint16_t>(entry.pkey);
+        const arena::Route route{header.dlid, header.sl,          false,
+                                 one_sided,   wire_words(header), header.dest_qp};
+        if (send_packet(index, generation, arena.lids()[entry.own_lid], route)) {
+            one_sided_out = one_sided_out || one_sided;
+            return true;
+        }
+    }
+    if (index != PacketPool::kNoPacket) pool.put_back(index);
+    qp.requester.unsend();
+    qp.pumping = true;
+    return false;
+}
+
+void Attachment::pump(QueuePair::State& qp) {
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    if (state != IBV_QPS_RTS && state != IBV_QPS_SQD) return;
+    const auto now = qp.requester.waiting() ? now_ns() : coarse_now_ns();
+    bool more = true;
+    while (more) {
+        bool one_sided = false;
+        std::uint32_t sent = 0;
+        qp.pumping = false;
+        while (pump_one(qp, now, one_sided))
+            ++sent;
+        if (sent == 0) break;
+        if (one_sided) act_as_peer(qp);
+        // Answers that have come already make room for more.
+        more = service_responses(qp);
+        if (qp.type == IBV_QPT_UC) collect(qp);
+    }
+    note_deadline(qp.requester.deadline());
+    collect(qp);
+}
+
+void Attachment::collect(QueuePair::State& qp) {
+    std::uint32_t slot = 0;
+    RequestStatus status{};
+    bool bad = false;
+    while (qp.requester.ended(slot, status)) {
+        const SendSlot& send = qp.sends[slot];
+        ibv_wc_status wc_status = status_of(status);
+        if (send.local_error != IBV_WC_SUCCESS && status != RequestStatus::kFlushed) {
+            wc_status = send.local_error;
+        }
+        const bool atomic =
+            send.wc_opcode == IBV_WC_COMP_SWAP || send.wc_opcode == IBV_WC_FETCH_ADD;
+        if (wc_status == IBV_WC_SUCCESS && atomic) store_original(qp, slot);
+        if (send.signaled || wc_status != IBV_WC_SUCCESS) {
+            ibv_wc wc{};
+            wc.wr_id = send.wr_id;
+            wc.status = wc_status;
+            wc.opcode = send.wc_opcode;
+            wc.byte_len = send.bytes;
+            wc.qp_num = qp.number;
+            qp.send_cq->push(wc, false);
+        }
+        qp.requester.pop();
+        if (wc_status != IBV_WC_SUCCESS && !bad) {
+            bad = true;
+            if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_ERR) break_qp(qp, false);
+        }
+    }
+    if (qp.drain_event && qp.requester.idle()) {
+        qp.drain_event = false;
+        qp.hca->raise({IBV_EVENT_SQ_DRAINED, nullptr, qp.self, nullptr, 0});
+    }
+}
+
+void Attachment::store_original(QueuePair::State& qp, std::uint32_t slot) {
+    const ibv_sge& sge = qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
+    const auto value = qp.requester.original(slot);
+    std::memcpy(reinterpret_cast<void*>(sge.addr), &value, sizeof value);
+}
+
+bool Attachment::place_read(QueuePair::State& qp, const arena::PacketEntry& packet,
+                            std::uint32_t slot, std::uint32_t offset) {
+    const SendSlot& send = qp.sends[slot];
+    Buffers buffers;
+    buffers.count = send.sge_count;
+    buffers.bytes = send.bytes;
+    std::copy_n(&qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge], send.sge_count,
+                buffers.sges);
+    return scatter(*this, qp.pd, buffers, offset, packet, packet.header.payload_length) ==
+           IBV_WC_SUCCESS;
+}
+
+bool Attachment::service_responses(QueuePair::State& qp) {
+    const auto ring = mover.response_ring(qp.number);
+    credit::Slot slot{};
+    bool any = false;
+    while (mover.peek(ring, slot)) {
+        const auto& packet = arena.packet(slot.packet);
+        const auto& header = packet.header;
+        const auto state = qp.state.load(std::memory_order_relaxed);
+        const bool live = state == IBV_QPS_RTS || state == IBV_QPS_SQD;
+        if (live && header.slid == qp.entry().peer_lid) {
+            if (wire::is_read_response(header.opcode)) {
+                std::uint32_t wr = 0;
+                std::uint32_t offset = 0;
+                if (qp.requester.on_read_response(header, wr, offset, coarse_now_ns())) {
+                    if (!place_read(qp, packet, wr, offset)) {
+                        qp.sends[wr].local_error = IBV_WC_LOC_PROT_ERR;
+                        qp.requester.fail(wr, RequestStatus::kRemoteOperation);
+                    }
+                    qp.requester.read_placed(header, coarse_now_ns());
+                }
+            } else {
+                const bool waits = wire::ack_kind(header.syndrome) == wire::AckKind::kRnrNak;
+                qp.requester.on_acknowledge(header, waits ? now_ns() : coarse_now_ns());
+            }
+        }
+        mover.pop(ring);
+        mover.release(slot);
+        any = true;
+    }
+    return any;
+}
+
+void Attachment::check_timers(bool force) {
+    if (next_deadline == 0) return;
+    const auto now = now_ns();
+    if (!force && now < next_deadline) return;
+    next_deadline = 0;
+    for (auto* qp : qps) {
+        if (qp == nullptr) continue;
+        const auto deadline = qp->requester.deadline();
+        if (deadline == 0) continue;
+        if (now >= deadline) {
+            qp->requester.on_time(now);
+            pump(*qp);
+            collect(*qp);
+        }
+        note_deadline(qp->requester.deadline());
+    }
+}
+
+}  // namespace weir::hca

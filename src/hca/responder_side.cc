@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executing requests: by the owner of the target QP, or by the requester as the target's agent.
+#include <cerrno>
+#include <cstring>
+
+#include "hca/engine.h"
+
+namespace weir::hca {
+
+using transport::Access;
+using transport::Receipt;
+using transport::Verdict;
+using wire::PacketHeader;
+
+namespace {
+
+/// QpEntry::receiving: what the owner has to do about it.
+constexpr std::uint32_t kBroken = 2;
+
+transport::ResponderRules rules_of(const arena::QpEntry& qp) {
+    return {qp.type == IBV_QPT_RC,
+            (qp.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
+            (qp.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
+            (qp.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
+            qp.mtu_bytes,
+            static_cast<std::uint8_t>(qp.min_rnr_timer)};
+}
+
+std::uint64_t execute_atomic(const PacketHeader& header, std::uint64_t* target) {
+    if (header.opcode == wire::Opcode::kRcFetchAdd) {
+        return __atomic_fetch_add(target, header.swap_or_add, __ATOMIC_SEQ_CST);
+    }
+    std::uint64_t expected = header.compare;
+    __atomic_compare_exchange_n(target, &expected, header.swap_or_add, false, __ATOMIC_SEQ_CST,
+                                __ATOMIC_SEQ_CST);
+    return expected;
+}
+
+/// What both executors share: the QP served, the packet at hand, and answers.
+class EnvBase {
+  public:
+    EnvBase(Attachment& a, arena::QpEntry& qp, std::uint32_t owner)
+        : a_(a),
+          qp_(qp),
+          owner_(owner) {}
+
+    void set_packet(const arena::PacketEntry& packet) { packet_ = &packet; }
+    void reply(std::uint8_t syndrome, std::uint32_t psn, std::uint32_t msn) {
+        PacketHeader header;
+        header.opcode = wire::Opcode::kRcAcknowledge;
+        header.syndrome = syndrome;
+        header.psn = psn;
+        header.msn = msn;
+        send_reply(a_, qp_, header);
+    }
+    void reply_atomic(std::uint32_t psn, std::uint32_t msn, std::uint64_t original) {
+        PacketHeader header;
+        header.opcode = wire::Opcode::kRcAtomicAcknowledge;
+        header.syndrome = wire::ack_syndrome();
+        header.psn = psn;
+        header.msn = msn;
+        header.original_data = original;
+        send_reply(a_, qp_, header);
+    }
+    Access check_write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
+        return find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE) != nullptr ? Access::kOk
+                                                                               : Access::kDenied;
+    }
+
+  protected:
+    const arena::MrEntry* find(std::uint32_t rkey, std::uint64_t address, std::uint64_t length,
+                               int access) const {
+        return a_.find_mr(owner_, qp_.pd, rkey, address, length, access);
+    }
+    Attachment& a_;
+    arena::QpEntry& qp_;
+    std::uint32_t owner_;
+    const arena::PacketEntry* packet_ = nullptr;
+};
+
+/// The requester executes its own one-sided requests in the peer's memory.
+class AgentEnv : public EnvBase {
+  public:
+    using EnvBase::EnvBase;
+
+    Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
+        // The owner alone takes receives; and the data must be there before the notice.
+        if (wire::has_immediate(packet_->header.opcode)) return Access::kLater;
+        const auto* mr = find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
+        if (mr == nullptr) return Access::kDenied;
+        const auto offset = address - mr->iova;
+        if (mr->memory_access == arena::MemoryAccess::kWindow) {
+            auto* to = a_.reach.window(owner_, mr->window_offset + offset);
+            if (to == nullptr) return Access::kFault;
+            return a_.reach.fetch(*packet_, 0, to, length) ? Access::kOk : Access::kFault;
+        }
+        if (mr->memory_access == arena::MemoryAccess::kOwner) return Access::kLater;
+        const void* from = payload_here();
+        if (from == nullptr) return Access::kLater;
+        return a_.reach.kernel_write(owner_, mr->address + offset, from, length) ? Access::kOk
+                                                                                 : Access::kFault;
+    }
+    Access read(const PacketHeader& header) {
+        const auto* mr =
+            find(header.rkey, header.virtual_address, header.dma_length, IBV_ACCESS_REMOTE_READ);
+        if (header.dma_length != 0 && mr == nullptr) return Access::kDenied;
+        auto kind = arena::PayloadKind::kInline;
+        std::uint64_t address = 0;
+        if (mr != nullptr && header.dma_length != 0) {
+            if (mr->memory_access == arena::MemoryAccess::kOwner) return Access::kLater;
+            const bool window = mr->memory_access == arena::MemoryAccess::kWindow;
+            kind = window ? arena::PayloadKind::kWindow : arena::PayloadKind::kReference;
+            address =
+                (window ? mr->window_offset : mr->address) + (header.virtual_address - mr->iova);
+        }
+        return send_read_response(a_, qp_, header, kind, owner_, address) ? Access::kOk
+                                                                          : Access::kLater;
+    }
+    Access atomic(const PacketHeader& header, std::uint64_t& original) {
+        const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_ATOMIC);
+        if (mr == nullptr) return Access::kDenied;
+        if (mr->memory_access != arena::MemoryAccess::kWindow) return Access::kLater;
+        auto* at = a_.reach.window(owner_, mr->window_offset + (header.virtual_address - mr->iova));
+        if (at == nullptr) return Access::kFault;
+        original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
+        return Access::kOk;
+    }
+    static Receipt receive(const PacketHeader&) { return Receipt::kLater; }
+    static Receipt notify(const PacketHeader&) { return Receipt::kLater; }
+    static void abort_receive() {}
+
+  private:
+    [[nodiscard]] const void* payload_here() const {
+        switch (packet_->payload_kind) {
+            case arena::PayloadKind::kInline:
+                return packet_->payload;
+            case arena::PayloadKind::kBulk:
+                return a_.arena.bytes(packet_->address);
+            case arena::PayloadKind::kReference:
+                return packet_->memory_owner == a_.identity
+                           ? reinterpret_cast<const void*>(packet_->address)
+                           : nullptr;
+            case arena::PayloadKind::kWindow:
+                break;
+        }
+        return nullptr;
+    }
+};
+
+/// The owner executes everything that arrives for its QP.
+class OwnerEnv : public EnvBase {
+  public:
+    OwnerEnv(Attachment& a, QueuePair::State& qp)
+        : EnvBase(a, qp.entry(), a.identity),
+          state_(qp) {}
+
+    Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
+        const auto* mr = find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
+        if (mr == nullptr) return Access::kDenied;
+        auto* to = reinterpret_cast<void*>(mr->address + (address - mr->iova));
+        return a_.reach.fetch(*packet_, 0, to, length) ? Access::kOk : Access::kFault;
+    }
+    Access read(const PacketHeader& header) {
+        const auto* mr =
+            find(header.rkey, header.virtual_address, header.dma_length, IBV_ACCESS_REMOTE_READ);
+        if (header.dma_length == 0) {
+            return send_read_response(a_, qp_, header, arena::PayloadKind::kInline, 0, 0)
+                       ? Access::kOk
+                       : Access::kLater;
+        }
+        if (mr == nullptr) return Access::kDenied;
+        const auto address = mr->address + (header.virtual_address - mr->iova);
+        const bool window = mr->memory_access == arena::MemoryAccess::kWindow;
+        const auto kind = window ? arena::PayloadKind::kWindow : arena::PayloadKind::kBulk;
+        const auto where =
+            window ? mr->window_offset + (header.virtual_address - mr->iova) : address;
+        return send_read_response(a_, qp_, header, kind, a_.identity, where) ? Access::kOk
+                                                                             : Access::kLater;
+    }
+    Access atomic(const PacketHeader& header, std::uint64_t& original) {
+        const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_ATOMIC);
+        if (mr == nullptr) return Access::kDenied;
+        const auto at = mr->address + (header.virtual_address - mr->iova);
+        if (at % 8 != 0) return Access::kDenied;
+        original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
+        return Access::kOk;
+    }
+    Receipt receive(const PacketHeader& header) {
+        if (wire::starts_message(header.opcode) && !open()) return Receipt::kNoReceive;
+        if (state_.open_bytes + header.payload_length > state_.open.bytes) {
+            end(header, IBV_WC_LOC_LEN_ERR);
+            return Receipt::kTooLong;
+        }
+        const auto status =
+            scatter(a_, qp_.pd, state_.open, state_.open_bytes, *packet_, header.payload_length);
+        if (status != IBV_WC_SUCCESS) {
+            end(header, status);
+            return Receipt::kFault;
+        }
+        state_.open_bytes += header.payload_length;
+        if (wire::ends_message(header.opcode)) end(header, IBV_WC_SUCCESS);
+        return Receipt::kOk;
+    }
+    Receipt notify(const PacketHeader& header) {
+        if (!open()) return Receipt::kNoReceive;
+        end(header, IBV_WC_SUCCESS);
+        return Receipt::kOk;
+    }
+    void abort_receive() { state_.receive_open = false; }
+
+  private:
+    bool open() {
+        auto& ring = state_.receive_ring();
+        if (state_.receive_open) return true;  // UC: the receive of a message that was cut short
+        if (ring.empty()) return false;
+        ring.pop(state_.open_wr_id, state_.open);
+        state_.receive_open = true;
+        state_.open_bytes = 0;
+        auto* srq = state_.srq;
+        if (srq != nullptr && srq->limit != 0 && ring.count() < srq->limit) {
+            srq->limit = 0;
+            srq->hca->raise({IBV_EVENT_SRQ_LIMIT_REACHED, nullptr, nullptr, srq->self, 0});
+        }
+        return true;
+    }
+    void end(const PacketHeader& header, ibv_wc_status status) {
+        const bool write = wire::is_write(header.opcode);
+        ibv_wc wc{};
+        wc.wr_id = state_.open_wr_id;
+        wc.status = status;
+        wc.opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV;
+        wc.byte_len = write ? message_bytes(header) : state_.open_bytes;
+        wc.qp_num = state_.number;
+        wc.src_qp = state_.entry().peer_qp;
+        wc.slid = static_cast<std::uint16_t>(header.slid);
+        wc.sl = header.sl;
+        if (wire::has_immediate(header.opcode)) {
+            wc.wc_flags |= IBV_WC_WITH_IMM;
+            wc.imm_data = __builtin_bswap32(header.immediate);
+        }
+        state_.receive_open = false;
+        state_.receive_cq->push(wc, header.has(wire::kFlagSolicited));
+    }
+    /// Bytes of a whole RDMA write whose last packet this is.
+    [[nodiscard]] std::uint32_t message_bytes(const PacketHeader& header) const {
+        return wire::starts_message(header.opcode) ? header.dma_length : qp_.responder.write_bytes;
+    }
+    QueuePair::State& state_;
+};
+
+/// Datagrams: no order, no answers; what finds no receive is dropped, as the service has it.
+void take_datagram(Attachment& a, QueuePair::State& qp, const arena::PacketEntry& packet) {
+    const auto& header = packet.header;
+    if (wire::service(header.opcode) != wire::Service::kUd || header.qkey != qp.attr.qkey) return;
+    auto& ring = qp.receive_ring();
+    if (ring.empty()) return;
+    std::uint64_t wr_id = 0;
+    Buffers buffers;
+    ring.pop(wr_id, buffers);
+    ibv_wc wc{};
+    wc.wr_id = wr_id;
+    wc.opcode = IBV_WC_RECV;
+    wc.byte_len = header.payload_length + kGrhBytes;
+    wc.qp_num = qp.number;
+    wc.src_qp = header.src_qp;
+    wc.slid = static_cast<std::uint16_t>(header.slid);
+    wc.sl = header.sl;
+    if (wire::has_immediate(header.opcode)) {
+        wc.wc_flags |= IBV_WC_WITH_IMM;
+        wc.imm_data = __builtin_bswap32(header.immediate);
+    }
+    if (header.has(wire::kFlagGrh)) wc.wc_flags |= IBV_WC_GRH;
+    wc.status = scatter_datagram(a, qp.entry(), buffers, packet);
+    qp.receive_cq->push(wc, header.has(wire::kFlagSolicited));
+    if (wc.status != IBV_WC_SUCCESS) a.break_qp(qp, false);
+}
+
+}  // namespace
+
+void Attachment::service_requests(QueuePair::State& qp) {
+    auto& entry = qp.entry();
+    const auto receiving = entry.receiving.load(std::memory_order_acquire);
+    if (receiving == kBroken) {
+        qp.hca->raise({IBV_EVENT_QP_ACCESS_ERR, nullptr, qp.self, nullptr, 0});
+        break_qp(qp, false);
+        return;
+    }
+    if (receiving == 0) return;
+    const auto ring = mover.request_ring(qp.number);
+    credit::Slot slot{};
+    if (qp.type == IBV_QPT_UD) {
+        while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.peek(ring, slot)) {
+            take_datagram(*this, qp, arena.packet(slot.packet));
+            mover.pop(ring);
+            mover.release(slot);
+        }
+        return;
+    }
+    if (!mover.peek(ring, slot)) return;
+    std::uint32_t free = 0;
+    if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
+        retry = true;
+        return;
+    }
+    OwnerEnv env(*this, qp);
+    transport::Responder<OwnerEnv> responder(entry.responder, qp.rules, env);
+    bool broken = false;
+    while (!broken && mover.peek(ring, slot)) {
+        const auto& packet = arena.packet(slot.packet);
+        if (packet.header.slid == entry.peer_lid) {
+            env.set_packet(packet);
+            const auto verdict = responder.on_request(packet.header);
+            if (verdict == Verdict::kLater) {
+                retry = true;
+                break;
+            }
+            broken = verdict == Verdict::kBroken;
+        }
+        mover.pop(ring);
+        mover.release(slot);
+    }
+    responder.flush_ack();
+    entry.lock.store(0, std::memory_order_release);
+    if (broken) {
+        qp.hca->raise({IBV_EVENT_QP_ACCESS_ERR, nullptr, qp.self, nullptr, 0});
+        break_qp(qp, false);
+    }
+}
+
+void Attachment::act_as_peer(QueuePair::State& qp) {
+    const auto peer = qp.attr.dest_qp_num;
+    if (qp.type == IBV_QPT_UD || peer >= arena::kQpCount) return;
+    auto& entry = arena.qp(peer);
+    const auto owner = entry.owner.load(std::memory_order_acquire);
+    const auto ring = mover.request_ring(peer);
+    credit::Slot slot{};
+    if (owner == 0 || entry.peer_qp != qp.number || entry.peer_lid != qp.entry().own_lid ||
+        entry.receiving.load(std::memory_order_acquire) != 1 || !mover.peek(ring, slot)) {
+        return;
+    }
+    std::uint32_t free = 0;
+    if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
+        mover.notify(peer);
+        return;
+    }
+    AgentEnv env(*this, entry, owner);
+    const auto rules = rules_of(entry);
+    transport::Responder<AgentEnv> responder(entry.responder, rules, env);
+    bool tell = false;
+    while (mover.peek(ring, slot)) {
+        const auto& packet = arena.packet(slot.packet);
+        if (packet.header.slid == entry.peer_lid) {
+            env.set_packet(packet);
+            const auto verdict = responder.on_request(packet.header);
+            if (verdict == Verdict::kLater) {
+                // A send has told its owner by arriving; what we meant to execute has not.
+                tell = arena::Route::decode(packet.route.load(std::memory_order_relaxed)).quiet;
+                break;
+            }
+            if (verdict == Verdict::kBroken) {
+                entry.receiving.store(kBroken, std::memory_order_release);
+                tell = true;
+            }
+        }
+        mover.pop(ring);
+        mover.release(slot);
+        if (entry.receiving.load(std::memory_order_relaxed) != 1) break;
+    }
+    responder.flush_ack();
+    entry.lock.store(0, std::memory_order_release);
+    if (tell) mover.notify(peer);
+}
+
+}  // namespace weir::hca
