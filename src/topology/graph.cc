@@ -15,10 +15,11 @@ namespace weir::topology {
 namespace {
 
 constexpr std::size_t kNameLengthLimit = 128;
+constexpr std::size_t kDescriptionLimit = 64;  // Bytes of IBTA's NodeDescription attribute.
 
 bool is_printable(std::string_view text) {
     return std::all_of(text.begin(), text.end(),
-                       [](char c) { return c >= ' ' && c != '"' && c != 0x7f; });
+                       [](unsigned char c) { return c >= ' ' && c != '"' && c != 0x7f; });
 }
 
 tl::unexpected<Error> invalid(std::string context, std::string hint = {}) {
@@ -41,6 +42,13 @@ Result<void> check_node(const Node& node) {
                         "quotes or control characters",
                         node.guid, kNameLengthLimit));
     }
+    if (node.description.size() > kDescriptionLimit || !is_printable(node.description) ||
+        node.host.size() > kNameLengthLimit || !is_printable(node.host)) {
+        return invalid(
+            fmt::format("node \"{}\": its description is longer than {}, or it or the "
+                        "host has quotes or control characters",
+                        node.name, kDescriptionLimit));
+    }
     if (node.guid == 0) return invalid(fmt::format("node \"{}\": GUID is 0", node.name));
     if (node.port_count == 0 || node.port_count > kPortLimit) {
         return invalid(fmt::format("node \"{}\": {} ports; a node has 1 to {}", node.name,
@@ -58,6 +66,8 @@ Result<void> check_nodes(const Fabric& fabric) {
     if (fabric.nodes.size() > kNodeLimit) {
         return invalid(fmt::format("{} nodes; the limit is {}", fabric.nodes.size(), kNodeLimit));
     }
+    if (fabric.name.size() > kNameLengthLimit || !is_printable(fabric.name))
+        return invalid("the fabric's name is too long or has quotes or control characters");
     std::unordered_set<std::string_view> names;
     std::unordered_map<std::uint64_t, NodeIndex> guids;
     for (NodeIndex i = 0; i < fabric.nodes.size(); ++i) {

@@ -82,7 +82,7 @@ struct Link {
     std::uint32_t width = 4;  ///< Lanes: 1, 2, 4, 8 or 12.
     BitsPerSecond speed{};    ///< Of the whole link in each direction, all lanes together.
     Picos delay{};            ///< Propagation along the cable, one way.
-    std::string name;         ///< "<node>:<port>-<node>:<port>", written by finish_links().
+    std::string name{};       ///< "<node>:<port>-<node>:<port>", written by finish_links().
     bool operator==(const Link&) const = default;
 };
 
@@ -129,7 +129,7 @@ struct Fabric {
     /// REQUIRES: both ends of every link are nodes of this fabric.
     void finish_links();
 
-    /// Checks what everybody downstream relies on: names and GUIDs are unique, names are printable;
+    /// Checks what everybody downstream relies on: names and GUIDs are unique, texts are printable;
     /// ports are in range and used by one link at most; no cable plugs into itself; end_ports fit
     /// the kind; an HCA has a host, a switch has none. The error names what is wrong with which
     /// node.
