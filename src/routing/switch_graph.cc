@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <optional>
 
 namespace weir::routing {
 
@@ -40,75 +39,82 @@ std::vector<std::uint32_t> distances(const SwitchGraph& graph, std::vector<Switc
     return distance;
 }
 
-/// The lowest position among the neighbours of `s`; kNoIndex if it has none.
-std::uint32_t first_neighbour(const SwitchGraph& graph, const Order& order, SwitchIndex s) {
-    std::uint32_t first = kNoIndex;
-    for (const Hop& hop : graph.hops_of(s))
-        first = std::min(first, order[hop.to]);
-    return first;
-}
-
-/// Switches with hosts that `top` reaches by down links alone, itself counted.
-std::uint32_t host_switches_below(const SwitchGraph& graph, const Order& order, SwitchIndex top) {
+/// Marks what `tops` reach by down links alone: the switches that have a way up to one of them.
+std::vector<bool> below(const SwitchGraph& graph, const Order& order,
+                        std::vector<SwitchIndex> tops) {
     std::vector<bool> seen(graph.size(), false);
-    std::vector<SwitchIndex> queue{top};
-    seen[top] = true;
-    std::uint32_t count = 0;
-    for (std::size_t head = 0; head < queue.size(); ++head) {
-        const SwitchIndex at = queue[head];
-        count += graph.hosts[at] > 0 ? 1U : 0U;
-        for (const Hop& hop : graph.hops_of(at)) {
-            if (seen[hop.to] || order[hop.to] < order[at]) continue;
+    for (const SwitchIndex top : tops)
+        seen[top] = true;
+    for (std::size_t head = 0; head < tops.size(); ++head) {
+        for (const Hop& hop : graph.hops_of(tops[head])) {
+            if (seen[hop.to] || order[hop.to] < order[tops[head]]) continue;
             seen[hop.to] = true;
-            queue.push_back(hop.to);
+            tops.push_back(hop.to);
         }
     }
-    return count;
+    return seen;
 }
 
-/// Where an incomplete switch is moved to: after its first neighbour that keeps a way up without
-/// it, else after its first neighbour.
-std::uint32_t landing(const SwitchGraph& graph, const Order& order, SwitchIndex s) {
-    std::uint32_t first = kNoIndex;
-    for (const Hop& hop : graph.hops_of(s)) {
-        const auto ways = graph.hops_of(hop.to);
-        const bool keeps_way_up = std::any_of(ways.begin(), ways.end(), [&](const Hop& way) {
-            return way.to != s && order[way.to] < order[hop.to];
-        });
-        if (keeps_way_up) first = std::min(first, order[hop.to]);
-    }
-    return first != kNoIndex ? first : first_neighbour(graph, order, s);
-}
-
-/// One round of repaired(): nothing if the order is good as it is.
-std::optional<Order> move_incomplete(const SwitchGraph& graph,
-                                     const std::vector<std::uint32_t>& part, const Order& order) {
-    std::vector<std::uint32_t> host_switches(graph.size(), 0);  // By part.
-    for (SwitchIndex s = 0; s < graph.size(); ++s)
-        host_switches[part[s]] += graph.hosts[s] > 0 ? 1U : 0U;
-    std::vector<SwitchIndex> incomplete;
-    std::vector<bool> has_root(graph.size(), false);  // By part.
+/// For each part: of its switches without a way up, the one with the most hosts below; of equals
+/// the first in the order.
+std::vector<SwitchIndex> best_roots(const SwitchGraph& graph, const Order& order) {
+    const std::vector<std::uint32_t> part = connected_parts(graph);
+    std::vector<SwitchIndex> best(graph.size(), kNoIndex);  // By part.
+    std::vector<std::uint64_t> best_hosts(graph.size(), 0);
     for (SwitchIndex s = 0; s < graph.size(); ++s) {
-        if (first_neighbour(graph, order, s) < order[s]) continue;
-        if (host_switches_below(graph, order, s) == host_switches[part[s]]) {
-            has_root[part[s]] = true;
-        } else {
-            incomplete.push_back(s);
+        const auto ways = graph.hops_of(s);
+        if (std::any_of(ways.begin(), ways.end(),
+                        [&](const Hop& hop) { return order[hop.to] < order[s]; }))
+            continue;
+        const std::vector<bool> reached = below(graph, order, {s});
+        std::uint64_t hosts = 0;
+        for (SwitchIndex t = 0; t < graph.size(); ++t)
+            hosts += reached[t] ? graph.hosts[t] : 0;
+        SwitchIndex& known = best[part[s]];
+        std::uint64_t& known_hosts = best_hosts[part[s]];
+        if (known == kNoIndex || hosts > known_hosts ||
+            (hosts == known_hosts && order[s] < order[known])) {
+            known = s;
+            known_hosts = hosts;
         }
     }
-    if (incomplete.empty()) return std::nullopt;
-    // A part without any complete switch keeps its first.
-    std::sort(incomplete.begin(), incomplete.end(),
-              [&](SwitchIndex a, SwitchIndex b) { return order[a] < order[b]; });
+    std::erase(best, kNoIndex);
+    return best;
+}
+
+/// A group of neighbouring switches without a way up to the root: its first cable to one that has.
+struct Group {
+    SwitchIndex end = kNoIndex;  ///< Of the group.
+    SwitchIndex anchor = kNoIndex;
+};
+
+/// Moves every such group, its order kept but `end` first, to right behind its anchor. All other
+/// neighbours of the group outside it stay behind it, so nothing else changes.
+Order anchored(const SwitchGraph& graph, const Order& order, const std::vector<bool>& climbs) {
     std::vector<std::uint64_t> key(graph.size());
+    std::vector<bool> done = climbs;
     for (SwitchIndex s = 0; s < graph.size(); ++s)
-        key[s] = std::uint64_t{order[s]} * 2;
-    for (const SwitchIndex s : incomplete) {
-        if (has_root[part[s]]) {
-            key[s] = std::uint64_t{landing(graph, order, s)} * 2 + 1;
-        } else {
-            has_root[part[s]] = true;
+        key[s] = std::uint64_t{order[s]} << 33U;
+    for (SwitchIndex start = 0; start < graph.size(); ++start) {
+        if (done[start]) continue;
+        done[start] = true;
+        std::vector<SwitchIndex> members{start};
+        Group group;
+        for (std::size_t head = 0; head < members.size(); ++head) {
+            const SwitchIndex at = members[head];
+            for (const Hop& hop : graph.hops_of(at)) {
+                if (!climbs[hop.to]) {
+                    if (!done[hop.to]) members.push_back(hop.to);
+                    done[hop.to] = true;
+                } else if (group.anchor == kNoIndex || order[hop.to] < order[group.anchor] ||
+                           (hop.to == group.anchor && order[at] < order[group.end])) {
+                    group = {at, hop.to};
+                }
+            }
         }
+        const std::uint64_t behind = (std::uint64_t{order[group.anchor]} * 2 + 1) << 32U;
+        for (const SwitchIndex s : members)
+            key[s] = behind + (s == group.end ? 0 : order[s] + 1);
     }
     return order_by_key(key);
 }
@@ -183,23 +189,13 @@ Order order_from_roots(const SwitchGraph& graph, std::vector<SwitchIndex> roots,
 }
 
 Order repaired(const SwitchGraph& graph, const Order& order) {
-    // Moving one switch down can leave another without a way up, hence several rounds. They need
-    // not settle on a graph that is no tree at all; a single root always does.
-    constexpr int kRoundLimit = 16;
-    const std::vector<std::uint32_t> part = connected_parts(graph);
+    const std::vector<SwitchIndex> roots = best_roots(graph, order);
     Order current = order;
-    for (int round = 0; round < kRoundLimit; ++round) {
-        std::optional<Order> next = move_incomplete(graph, part, current);
-        if (!next) return current;
-        current = *std::move(next);
+    while (true) {  // Ends: each round gives every group's `end` a way up, and takes none away.
+        const std::vector<bool> climbs = below(graph, current, roots);
+        if (std::find(climbs.begin(), climbs.end(), false) == climbs.end()) return current;
+        current = anchored(graph, current, climbs);
     }
-    std::vector<SwitchIndex> root(graph.size(), kNoIndex);  // By part: its first switch.
-    for (SwitchIndex s = 0; s < graph.size(); ++s) {
-        SwitchIndex& first = root[part[s]];
-        if (first == kNoIndex || order[s] < order[first]) first = s;
-    }
-    std::erase(root, kNoIndex);
-    return order_from_roots(graph, std::move(root), order);
 }
 
 std::vector<std::uint32_t> connected_parts(const SwitchGraph& graph) {

@@ -51,10 +51,11 @@ Order order_by_distance(const SwitchGraph& graph);
 Order order_from_roots(const SwitchGraph& graph, std::vector<SwitchIndex> roots,
                        const Order& preferred);
 
-/// The order, changed as little as makes every host reachable from every switch of its part. That
-/// is so when each switch without any way up leads down to all hosts; where a cable of a tree is
-/// missing, the switches at the top that do not are moved right after their first neighbour. They
-/// have a way up then, and lose no path that other switches use.
+/// The order, changed so that every switch has a way up to one root for each connected part, hence
+/// to every host. The root is the switch that leads down to most hosts; switches without a way up
+/// to it are moved, in groups that belong together, right behind the first neighbour that has one.
+/// What leads up from all others stays: where a cable of a tree is missing, only the switches
+/// concerned turn round.
 Order repaired(const SwitchGraph& graph, const Order& order);
 
 /// Which connected part of the graph each switch is in.
