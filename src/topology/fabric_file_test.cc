@@ -157,11 +157,14 @@ TEST(FabricFile, RefusesWhatIsNoFabric) {
     EXPECT_EQ(refusal(""), "f.yaml: the file is empty");
     EXPECT_EQ(refusal("- a"), "f.yaml:1:1: a fabric file is not a mapping");
     EXPECT_EQ(refusal("a: [\n"), "f.yaml:2:1: not valid YAML: end of sequence flow not found");
-    EXPECT_EQ(refusal("name: a\n---\nname: b\n").substr(0, 9), "f.yaml:3:");
+    EXPECT_EQ(refusal("name: a\n---\nname: b\n").substr(0, 9), "f.yaml:2:");
     EXPECT_EQ(refusal("name: a"),
               "f.yaml:1:1: neither \"fabric\" nor \"topology\" given | add "
               "fabric: {shape: single-switch, hosts: 2}");
     EXPECT_EQ(refusal("topology: {nodes: {s0: }}"), "f.yaml:1:24: a node is not a mapping");
+    EXPECT_EQ(refusal("fabric: {shape: single-switch, hosts: 2}\n...\n"), "accepted");
+    EXPECT_NE(refusal("]"), "accepted");
+    EXPECT_NE(refusal("fabric: {shape: single-switch, hosts: 2}]"), "accepted");
     EXPECT_NE(refusal(std::string(5000, '[')), "accepted");
     EXPECT_NE(refusal("a: &x [*x]"), "accepted");
     EXPECT_EQ(read_fabric_file("/no/such/file").error().code, ErrorCode::kNotFound);

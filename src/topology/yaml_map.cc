@@ -2,11 +2,12 @@
 #include "topology/yaml_map.h"
 
 #include <fmt/core.h>
+#include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
 #include <charconv>
 #include <set>
-#include <vector>
+#include <sstream>
 
 #include "topology/nearest_word.h"
 
@@ -30,6 +31,39 @@ std::string place(std::string_view file, const YAML::Mark& mark) {
     return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
 }
 
+/// Takes a document apart only to learn where it starts.
+class StartFinder : public YAML::EventHandler {
+  public:
+    [[nodiscard]] const YAML::Mark& start() const { return start_; }
+
+    void OnDocumentStart(const YAML::Mark& mark) override { start_ = mark; }
+    void OnDocumentEnd() override {}
+    void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+    void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  const std::string&) override {}
+    void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                         YAML::EmitterStyle::value) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                    YAML::EmitterStyle::value) override {}
+    void OnMapEnd() override {}
+
+  private:
+    YAML::Mark start_;
+};
+
+/// Where a second document starts. YAML::LoadAll() would tell too, but never returns on some broken
+/// texts: a stray "]" is to it one empty document after the other.
+std::optional<YAML::Mark> find_second_document(const std::string& text) {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    StartFinder finder;
+    parser.HandleNextDocument(finder);
+    if (!parser || !parser.HandleNextDocument(finder)) return std::nullopt;
+    return finder.start();
+}
+
 }  // namespace
 
 std::string yaml_place(std::string_view file, const YAML::Node& node) {
@@ -49,12 +83,17 @@ tl::unexpected<Error> yaml_error(std::string_view file, const YAML::Node& node,
 
 Result<YAML::Node> parse_yaml(std::string_view text, std::string_view file) {
     try {
-        const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-        if (documents.empty() || documents[0].IsNull())
+        const std::string owned(text);
+        const YAML::Node document = YAML::Load(owned);
+        if (!document || document.IsNull())
             return fail(ErrorCode::kInvalid, fmt::format("{}: the file is empty", file));
-        if (documents.size() > 1)
-            return yaml_error(file, documents[1], "a second document; one file, one fabric");
-        return documents[0];
+        if (const auto second = find_second_document(owned)) {
+            return fail(ErrorCode::kInvalid,
+                        fmt::format("{}: a second document, or stray text; one "
+                                    "file is one fabric",
+                                    place(file, *second)));
+        }
+        return document;
     } catch (const YAML::Exception& e) {
         return fail(ErrorCode::kInvalid,
                     fmt::format("{}: not valid YAML: {}", place(file, e.mark), e.msg));
