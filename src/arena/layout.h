@@ -225,6 +225,11 @@ struct QpEntry {
     /// 1 once the rings have been reset for the first time. They are never reset again, only
     /// drained, so that a mover that slept through the QP's end does no harm to the next.
     std::atomic<std::uint32_t> initialised;
+    /// 1 for RC: what finds no room is sent again by its sender. Else it waits at the port for room.
+    std::uint32_t reliable;
+    /// 1 after packets for this QP have waited a head-of-queue lifetime in vain: until its owner reads
+    /// again, they are dropped at once (IBTA 18.2.5.4, VLStallCount).
+    std::atomic<std::uint32_t> choked;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
     transport::ResponderState responder;

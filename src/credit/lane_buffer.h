@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// LaneBuffer: the receive buffer of one port for one virtual lane, and with it the credits of the link that
-// feeds it. It holds handles of packets, not packets; a packet's bytes stay where its sender put them.
+// LaneBuffer: the receive buffer of one port for one virtual lane, and with it the credits of the
+// link that feeds it. It holds handles of packets, not packets; a packet's bytes stay where its
+// sender put them.
 //
-// The credit law (IBTA 7.9) is not kept beside the buffer, it *is* the buffer: `tail` counts what was ever
-// sent into it (FCTBS), `head` what was ever taken out, and the sender's limit (FCCL) is head + capacity.
-// So credits cannot leak, whoever dies between two instructions.
+// The credit law (IBTA 7.9) is not kept beside the buffer, it *is* the buffer: `tail` counts what
+// was ever sent into it (FCTBS), `head` what was ever taken out, and the sender's limit (FCCL) is
+// head + capacity. So credits cannot leak, whoever dies between two instructions.
 //
-// Many processes move packets at once and any of them may be stopped or killed at any instruction. There is
-// no lock to hold. Each change is one compare-and-swap of one 64-bit word, and the words say enough for
-// anybody to finish what another began (switching/forwarding.h has the protocol and the argument).
+// Many processes move packets at once and any of them may be stopped or killed at any instruction.
+// There is no lock to hold. Each change is one compare-and-swap of one 64-bit word, and the words
+// say enough for anybody to finish what another began (switching/forwarding.h has the protocol and
+// the argument).
 //
-//        head: | claim 12 | index 28 | blocks 24 |     claim: where the head packet has been promised to
-//        tail: |        index 40     | blocks 24 |
-//        slot: | sequence 18 | generation 12 | packet 22 | source 12 |
+//        head: | claim 12 | index 28 | blocks 24 |     claim: where the head packet has been
+//        promised to tail: |        index 40     | blocks 24 | slot: | sequence 18 | generation 12
+//        | packet 22 | source 12 |
 //
-// A slot is filled for index i when its sequence equals i mod 2^18; it is free for index i when its sequence
-// equals (i - kSlotCount) mod 2^18. Nothing ever needs to be erased, so no late store can erase too much.
+// A slot is filled for index i when its sequence equals i mod 2^18; it is free for index i when its
+// sequence equals (i - kSlotCount) mod 2^18. Nothing ever needs to be erased, so no late store can
+// erase too much.
 #pragma once
 
 #include <atomic>
@@ -80,9 +83,10 @@ struct Tail {
 
 struct Slot {
     std::uint32_t sequence;
-    std::uint32_t generation;  ///< Of the packet, so that a reused packet is told from its former self.
-    std::uint32_t packet;      ///< Index of the packet descriptor in the arena.
-    std::uint32_t source;      ///< Input port * 16 + lane of the node before, or kSourceNone.
+    std::uint32_t
+        generation;        ///< Of the packet, so that a reused packet is told from its former self.
+    std::uint32_t packet;  ///< Index of the packet descriptor in the arena.
+    std::uint32_t source;  ///< Input port * 16 + lane of the node before, or kSourceNone.
 
     static constexpr Slot decode(std::uint64_t word) {
         return {static_cast<std::uint32_t>(word >> 46U),
@@ -103,10 +107,11 @@ struct Slot {
 struct alignas(64) LaneBuffer {
     std::atomic<std::uint64_t> head;
     std::atomic<std::uint64_t> tail;
-    /// Bytes ever received, headers included. PortRcvData of this lane, and PortXmitData of the link's
-    /// other end, in bytes. Exact unless a mover is killed between two given instructions.
+    /// Bytes ever received, headers included. PortRcvData of this lane, and PortXmitData of the
+    /// link's other end, in bytes. Exact unless a mover is killed between two given instructions.
     std::atomic<std::uint64_t> received_bytes;
-    /// Packets taken out of this buffer and dropped: no route, link down, or ring of a dead program.
+    /// Packets taken out of this buffer and dropped: no route, link down, or ring of a dead
+    /// program.
     std::atomic<std::uint64_t> discards;
     /// Times a mover found no credit here: PortXmitWait of the link's other end.
     std::atomic<std::uint64_t> stalls;

@@ -16,7 +16,8 @@ RC_GTEST_PROP(Words, EncodeThenDecodeIsTheSame, ()) {
 
 RC_GTEST_PROP(Credit, GrantedNeverExceedsCapacityAndAlwaysUpToIt, ()) {
     // A sender and a receiver that only know the words: whatever the order of sends and takes, and
-    // wherever the counters stand, used blocks stay within capacity and freed ones are usable again.
+    // wherever the counters stand, used blocks stay within capacity and freed ones are usable
+    // again.
     const auto start = *rc::gen::arbitrary<std::uint32_t>();
     const std::uint32_t capacity = *rc::gen::inRange(1U, 8192U);
     Head head{kUnclaimed, static_cast<std::uint32_t>(start & kHeadIndexMask),
@@ -24,7 +25,8 @@ RC_GTEST_PROP(Credit, GrantedNeverExceedsCapacityAndAlwaysUpToIt, ()) {
     Tail tail{head.index, head.blocks};
     std::vector<std::uint32_t> held;
     std::uint32_t used = 0;
-    for (const auto size : *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange(1U, 2048U))) {
+    for (const auto size :
+         *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange(1U, 2048U))) {
         const bool fits = used + size <= capacity && held.size() < kSlotCount;
         RC_ASSERT(has_credit(head, tail, size, capacity) == fits);
         if (fits) {

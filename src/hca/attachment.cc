@@ -26,6 +26,9 @@ constexpr std::uint64_t kRetryNs = 200'000;
 /// Polls in one stretch from which on the program is taken to be polling.
 constexpr std::uint32_t kPollsOfAPoller = 64;
 constexpr std::uint32_t kTimerEveryPolls = 64;
+/// How long the head of a queue waits for a program that does not read: what OpenSM sets at leaf
+/// ports.
+constexpr std::uint64_t kQueueLifetimeNs = 268'000'000;
 
 std::uint64_t clock_ns(clockid_t clock) {
     timespec t{};
@@ -57,8 +60,6 @@ Registry& registry() {
     return *instance;
 }
 
-std::atomic<bool> forked_child{false};
-
 /// A child has its parent's objects but not its place in the fabric: they answer with errors, and
 /// memory that was shared with peers becomes the child's own again.
 void after_fork_in_child() {
@@ -66,14 +67,13 @@ void after_fork_in_child() {
     for (auto& [key, weak] : r.joined) {
         const auto attachment = weak.lock();
         if (attachment == nullptr) continue;
-        attachment->orphaned.store(true);
+        attachment->foreign.store(true);
         attachment->memory.privatise();
         // The child must be able to drop its reference without joining a thread that it does not
         // have.
         new (&attachment->thread) std::thread();
         new (&attachment->lock) std::mutex();
     }
-    forked_child.store(true);
     r.joined.clear();
     new (&r.lock) std::mutex();
     r.threads.store(0);
@@ -119,10 +119,6 @@ std::uint64_t now_ns() {
 std::uint64_t coarse_now_ns() {
     constexpr std::uint64_t kTickNs = 4'000'000;  // at least one tick of the kernel's clock
     return clock_ns(CLOCK_MONOTONIC_COARSE) + kTickNs;
-}
-
-bool in_forked_child() {
-    return forked_child.load(std::memory_order_relaxed);
 }
 
 int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment>& out) {
@@ -233,9 +229,13 @@ void Attachment::progress() {
 void Attachment::progress_all() {
     process().rescan.store(0, std::memory_order_relaxed);
     if (unfinished) {
+        const auto now = now_ns();
+        if (unfinished_since == 0) unfinished_since = now;
         mover.begin();
-        unfinished = !mover.sweep();
+        unfinished = !mover.retry_stuck();
+        if (unfinished && now - unfinished_since > kQueueLifetimeNs) mover.choke_stuck();
         mover.end();
+        if (!unfinished) unfinished_since = 0;
     }
     retry = false;
     for (std::size_t i = 0; i < qps.size(); ++i)

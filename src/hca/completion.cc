@@ -127,7 +127,7 @@ std::uint32_t CompletionQueue::State::take(std::uint32_t count_max, ibv_wc* out)
 int CompletionQueue::poll(int count, ibv_wc* completions) {
     if (count < 0 || completions == nullptr) return -1;
     auto& a = *state_->attachment;
-    if (in_forked_child()) return -1;
+    if (a.inherited()) return -1;
     const std::lock_guard guard(a.lock);
     // A relaxed store would do, but other places of this process count in the same word.
     a.app_polls.store(a.app_polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -144,7 +144,7 @@ int CompletionQueue::poll(int count, ibv_wc* completions) {
 
 int CompletionQueue::arm(bool solicited_only) {
     auto& a = *state_->attachment;
-    if (in_forked_child()) return EINVAL;
+    if (a.inherited()) return EINVAL;
     const std::lock_guard guard(a.lock);
     using Armed = State::Armed;
     // A wish for any completion is not narrowed by a later one for solicited only (IBTA 11.4.2.2).
@@ -155,7 +155,7 @@ int CompletionQueue::arm(bool solicited_only) {
 
 int CompletionQueue::resize(int entries) {
     if (entries <= 0 || static_cast<std::uint32_t>(entries) > kCqMax) return EINVAL;
-    if (in_forked_child()) return EINVAL;
+    if (state_->attachment->inherited()) return EINVAL;
     const std::lock_guard guard(state_->attachment->lock);
     if (static_cast<std::uint32_t>(entries) < state_->count) return EINVAL;
     std::vector<ibv_wc> ring(static_cast<std::size_t>(entries));

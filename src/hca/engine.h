@@ -149,9 +149,10 @@ struct QueuePair::State {
     // Requester side.
     transport::Requester requester;
     std::vector<SendSlot> sends;
-    std::vector<ibv_sge> send_sges;         ///< cap.max_send_sge per slot.
-    std::vector<std::uint8_t> inline_data;  ///< cap.max_inline_data per slot.
-    std::uint32_t ud_psn = 0;
+    std::vector<ibv_sge> send_sges;             ///< cap.max_send_sge per slot.
+    std::vector<std::uint8_t> inline_data;      ///< cap.max_inline_data per slot.
+    std::vector<wire::PacketHeader> datagrams;  ///< UD: header of each posted request.
+    std::uint32_t datagram_psn = 0;
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
 
@@ -178,9 +179,10 @@ struct Hca::State {
     std::unordered_map<std::uint32_t, std::uint32_t>
         pds;  ///< PD → number of users. Under attachment lock.
     std::unordered_map<std::uint32_t, std::uint32_t> mrs;  ///< lkey → PD. Under attachment lock.
-    std::atomic<bool> gone{false};
 
     void raise(const AsyncEvent& event);
+    /// Drops waiting events of an object that is being destroyed.
+    void forget(const void* object);
     ~State();
 };
 
@@ -206,20 +208,25 @@ struct Attachment {
     std::uint32_t next_qp_hint = 0;
     std::uint32_t next_mr_hint = 0;
     std::uint32_t next_pd = 1;
-    bool unfinished = false;          ///< Some packet waits for credit: sweep at the next occasion.
-    bool retry = false;               ///< Some QP was not served to the end: look at all again.
-    std::uint64_t next_deadline = 0;  ///< Earliest of the requesters' timers; 0 none.
+    bool unfinished = false;             ///< Some packet waits for credit: look at its lane again.
+    std::uint64_t unfinished_since = 0;  ///< Since when without a break; 0 while not.
+    bool retry = false;                  ///< Some QP was not served to the end: look at all again.
+    std::uint64_t next_deadline = 0;     ///< Earliest of the requesters' timers; 0 none.
     std::uint32_t polls = 0;
     std::uint32_t polls_parked = 0;  ///< Since the thread last parked.
 
     // The progress thread. Not under the lock.
     std::atomic<std::uint32_t> app_polls{0};
     std::atomic<bool> stopping{false};
-    std::atomic<bool> orphaned{false};  ///< In a forked child, or the daemon is gone.
+    std::atomic<bool> orphaned{false};  ///< The fabric is gone: objects can only be destroyed.
+    std::atomic<bool> foreign{false};   ///< Inherited over fork: not this process's; nothing works.
     std::thread thread;
 
     [[nodiscard]] arena::ProcessEntry& process() const { return arena.process(process_slot); }
-    [[nodiscard]] bool usable() const { return !orphaned.load(std::memory_order_relaxed); }
+    [[nodiscard]] bool usable() const {
+        return !orphaned.load(std::memory_order_relaxed) && !inherited();
+    }
+    [[nodiscard]] bool inherited() const { return foreign.load(std::memory_order_relaxed); }
 
     /// Does all that there is to do. Called by polls and by the thread.
     void progress();
@@ -258,9 +265,6 @@ struct Attachment {
     /// The QP goes to the error state: everything outstanding ends as flushed.
     void break_qp(QueuePair::State& qp, bool tell);
     void flush_receives(QueuePair::State& qp);
-
-    void send_datagram(QueuePair::State& qp, std::uint32_t slot, wire::PacketHeader header);
-    bool place_datagram(QueuePair::State& qp, const transport::Emission& out, std::uint32_t packet);
 
     /// A key for the memory region, or 0 if the table is full.
     std::uint32_t publish_mr(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
@@ -307,7 +311,4 @@ int resolve_address(const Attachment& a, AddressHandle& handle);
 ibv_mtu mtu_of(std::uint32_t bytes);
 /// The port's GID: link-local prefix and port GUID.
 void gid_of_lid(arena::Arena arena, std::uint32_t lid, ibv_gid& gid);
-/// True in a child of a process that had attachments when it forked.
-bool in_forked_child();
-
 }  // namespace weir::hca

@@ -2,6 +2,7 @@
 // The device: listing, opening, attributes, protection domains, memory regions, CQs and SRQs.
 #include "hca/hca.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -94,7 +95,6 @@ int list_devices(std::vector<DeviceDescription>& devices) {
 Hca::Hca(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 int Hca::open(const DeviceDescription& device, std::unique_ptr<Hca>& out) {
-    if (in_forked_child()) return EIO;
     auto state = std::make_unique<State>();
     state->device = device;
     state->async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
@@ -108,7 +108,7 @@ int Hca::open(const DeviceDescription& device, std::unique_ptr<Hca>& out) {
 }
 
 Hca::~Hca() {
-    if (in_forked_child()) return;
+    if (state_->attachment->inherited()) return;
     auto attachment = state_->attachment;
     const std::lock_guard guard(attachment->lock);
     // What the program left behind goes with the device.
@@ -126,6 +126,18 @@ void Hca::State::raise(const AsyncEvent& event) {
     async_events.push_back(event);
     const std::uint64_t one = 1;
     (void)!write(async_fd, &one, sizeof one);
+}
+
+void Hca::State::forget(const void* object) {
+    const std::lock_guard guard(async_lock);
+    const auto erased = std::erase_if(async_events, [object](const AsyncEvent& event) {
+        return event.cq == object || event.qp == object || event.srq == object;
+    });
+    std::uint64_t one = 0;
+    for (std::size_t i = 0; i < erased; ++i) {
+        pollfd entry{async_fd, POLLIN, 0};
+        if (poll(&entry, 1, 0) == 1) (void)!read(async_fd, &one, sizeof one);
+    }
 }
 
 int Hca::async_fd() const {
@@ -153,14 +165,13 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     o.sys_image_guid = o.node_guid;
     o.max_mr_size = ~0ULL;
     o.page_size_cap = 0xfffff000;
+    o.vendor_id = 0x5745;  // "WE": not a registered OUI, and no client's table knows it
     o.vendor_part_id = 1;
     o.hw_ver = 1;
     o.max_qp = static_cast<int>(arena::kQpCount - arena::kFirstQp);
     o.max_qp_wr = static_cast<int>(kQueueMax);
     o.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                         IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
-                         IBV_DEVICE_SRQ_RESIZE;
-    o.device_cap_flags &= ~static_cast<unsigned>(IBV_DEVICE_SRQ_RESIZE);
+                         IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT;
     o.max_sge = o.max_sge_rd = o.max_srq_sge = kSgeMax;
     o.max_cq = 1 << 16;
     o.max_cqe = static_cast<int>(kCqMax);
@@ -243,7 +254,7 @@ std::uint32_t Hca::alloc_pd() {
 }
 
 int Hca::dealloc_pd(std::uint32_t pd) {
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     const std::lock_guard guard(state_->attachment->lock);
     const auto it = state_->pds.find(pd);
     if (it == state_->pds.end()) return EINVAL;
@@ -263,7 +274,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
     if (remote_change && (flags & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     if (begin + length < begin || iova + length < iova) return EINVAL;
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     auto& a = *state_->attachment;
     const std::lock_guard guard(a.lock);
     if (!a.usable()) return EIO;
@@ -282,7 +293,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
 }
 
 int Hca::dereg_mr(std::uint32_t lkey) {
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     auto& a = *state_->attachment;
     const std::lock_guard guard(a.lock);
     const auto it = state_->mrs.find(lkey);
@@ -341,7 +352,7 @@ void Attachment::drop_mr(std::uint32_t key) {
 
 int Hca::create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out) {
     if (entries <= 0 || static_cast<std::uint32_t>(entries) > kCqMax) return EINVAL;
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     auto state = std::make_unique<CompletionQueue::State>();
     state->attachment = state_->attachment;
     state->hca = state_.get();
@@ -355,19 +366,20 @@ int Hca::create_cq(int entries, CompletionChannel* channel, CompletionQueue*& ou
 
 int Hca::destroy_cq(CompletionQueue* cq) {
     auto& state = cq->state();
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     {
         const std::lock_guard guard(state.attachment->lock);
         if (state.users != 0) return EBUSY;
     }
     if (state.channel != nullptr) state.channel->forget(cq);
+    state_->forget(cq);
     delete cq;
     return 0;
 }
 
 int Hca::create_srq(std::uint32_t pd, ibv_srq_attr& attr, SharedReceiveQueue*& out) {
     if (attr.max_wr == 0 || attr.max_wr > kQueueMax || attr.max_sge > kSgeMax) return EINVAL;
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     const std::lock_guard guard(state_->attachment->lock);
     const auto it = state_->pds.find(pd);
     if (it == state_->pds.end()) return EINVAL;
@@ -384,13 +396,14 @@ int Hca::create_srq(std::uint32_t pd, ibv_srq_attr& attr, SharedReceiveQueue*& o
 
 int Hca::destroy_srq(SharedReceiveQueue* srq) {
     auto& state = srq->state();
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     {
         const std::lock_guard guard(state.attachment->lock);
         if (state.users != 0) return EBUSY;
         const auto it = state_->pds.find(state.pd);
         if (it != state_->pds.end()) --it->second;
     }
+    state_->forget(srq);
     delete srq;
     return 0;
 }

@@ -52,7 +52,7 @@ void to_reset(Attachment& a, QueuePair::State& qp) {
     qp.receive_open = false;
     qp.last_wqe_told = false;
     qp.pumping = false;
-    qp.ud_psn = 0;
+    qp.datagram_psn = 0;
     if (qp.send_cq != nullptr) qp.send_cq->forget(qp.number);
     if (qp.receive_cq != nullptr) qp.receive_cq->forget(qp.number);
     qp.attr = ibv_qp_attr{};
@@ -88,7 +88,7 @@ void to_rts(Attachment& a, QueuePair::State& qp) {
     rules.retries = qp.attr.retry_cnt;
     rules.rnr_retries = qp.attr.rnr_retry;
     qp.requester.reset(rules, qp.attr.sq_psn);
-    qp.ud_psn = qp.attr.sq_psn;
+    qp.datagram_psn = qp.attr.sq_psn;
     a.retry = true;
 }
 
@@ -188,7 +188,7 @@ void CompletionQueue::State::forget(std::uint32_t qp_number) {
 int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
     auto& qp = *state_;
     auto& a = *qp.attachment;
-    if (in_forked_child()) return EIO;
+    if (a.inherited()) return EIO;
     const std::lock_guard guard(a.lock);
     if (!a.usable()) return EIO;
     const auto current = qp.state.load(std::memory_order_relaxed);
@@ -222,7 +222,7 @@ int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
 
 int QueuePair::query(ibv_qp_attr& attr, int, ibv_qp_init_attr& init) const {
     const auto& qp = *state_;
-    if (in_forked_child()) return EIO;
+    if (qp.attachment->inherited()) return EIO;
     const std::lock_guard guard(qp.attachment->lock);
     attr = qp.attr;
     attr.qp_state = attr.cur_qp_state = qp.state.load(std::memory_order_relaxed);
@@ -266,6 +266,8 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
     entry.own_lid = a.arena.port(a.arena.node(a.node).first_port).lid;
     entry.mtu_bytes = a.arena.header().mtu_bytes;
     entry.service_level = 0;
+    entry.reliable = qp.type == IBV_QPT_RC ? 1 : 0;
+    entry.choked.store(0, std::memory_order_relaxed);
     if (entry.initialised.load(std::memory_order_acquire) == 0) {
         // Rings of QPs are bounded by packets alone: any packet that the port let in finds room for
         // its bytes.
@@ -308,8 +310,8 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
     }
     int error = check_caps(request);
     if (error != 0) return error;
-    if (in_forked_child()) return EIO;
     auto& a = *state_->attachment;
+    if (a.inherited()) return EIO;
     const std::lock_guard guard(a.lock);
     if (!a.usable()) return EIO;
     const auto pd = state_->pds.find(request.pd);
@@ -333,6 +335,7 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
     qp->sends.resize(slots);
     qp->send_sges.resize(slots * cap.max_send_sge);
     qp->inline_data.resize(slots * cap.max_inline_data);
+    if (qp->type == IBV_QPT_UD) qp->datagrams.resize(slots);
     if (qp->srq == nullptr) qp->receives.resize(std::max(cap.max_recv_wr, 1U), cap.max_recv_sge);
     qp->requester.reset({}, 0);
     qp->local_index = local_index_for(a, qp.get());
@@ -347,8 +350,8 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
 
 int Hca::destroy_qp(QueuePair* qp) {
     auto& state = qp->state();
-    if (in_forked_child()) return EIO;
     auto& a = *state.attachment;
+    if (a.inherited()) return EIO;
     {
         const std::lock_guard guard(a.lock);
         clear_fabric_side(a, state);
@@ -363,6 +366,7 @@ int Hca::destroy_qp(QueuePair* qp) {
         if (pd != state_->pds.end()) --pd->second;
         state.entry().owner.store(0, std::memory_order_release);
     }
+    state_->forget(qp);
     delete qp;
     return 0;
 }

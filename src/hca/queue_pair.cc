@@ -155,7 +155,6 @@ int post_connected(QueuePair::State& qp, const ibv_send_wr& wr, const Operation&
     return 0;
 }
 
-/// A datagram goes out at once, or is lost; either way it has then been sent.
 int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& operation,
                   std::uint64_t bytes) {
     auto& a = *qp.attachment;
@@ -170,18 +169,21 @@ int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& 
         qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
         return 0;
     }
-    wire::PacketHeader header;
+    auto& header = qp.datagrams[slot];
+    header = wire::PacketHeader{};
     header.opcode = operation.immediate ? wire::Opcode::kUdSendOnlyImm : wire::Opcode::kUdSendOnly;
     header.immediate = operation.immediate ? __builtin_bswap32(wr.imm_data) : 0;
     header.set(wire::kFlagSolicited, (wr.send_flags & IBV_SEND_SOLICITED) != 0);
     header.set(wire::kFlagGrh, ah->attr.is_global != 0);
+    header.slid = qp.entry().own_lid;
     header.dlid = ah->dlid;
     header.sl = ah->attr.sl;
+    header.pkey = static_cast<std::uint16_t>(qp.entry().pkey);
     header.dest_qp = wr.wr.ud.remote_qpn & wire::kMask24;
+    header.src_qp = qp.number;
     // A Q_Key with its highest bit set means the QP's own (IBTA 10.2.5).
     header.qkey = (wr.wr.ud.remote_qkey >> 31U) != 0 ? qp.attr.qkey : wr.wr.ud.remote_qkey;
     header.payload_length = static_cast<std::uint32_t>(bytes);
-    a.send_datagram(qp, slot, header);
     return 0;
 }
 
@@ -230,7 +232,7 @@ ibv_qp_state QueuePair::current_state() const {
 int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     auto& qp = *state_;
     auto& a = *qp.attachment;
-    if (in_forked_child()) {
+    if (a.inherited()) {
         if (bad != nullptr) *bad = list;
         return EIO;
     }
@@ -253,38 +255,11 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     if (state == IBV_QPS_ERR || state == IBV_QPS_SQE) {
         qp.requester.flush();
         a.collect(qp);
-    } else if (qp.type == IBV_QPT_UD) {
-        a.collect(qp);
     } else {
         a.pump(qp);
     }
     a.flush_wakes();
     return error;
-}
-
-void Attachment::send_datagram(QueuePair::State& qp, std::uint32_t slot,
-                               wire::PacketHeader header) {
-    transport::Emission out;
-    // Behind a request that failed nothing is sent; it ends flushed.
-    if (!qp.requester.next(0, out) || out.slot != slot) return;
-    std::uint32_t generation = 0;
-    const auto index = pool.take(generation);
-    if (index == PacketPool::kNoPacket) return;
-    const auto& entry = qp.entry();
-    header.psn = qp.ud_psn;
-    qp.ud_psn = wire::psn_next(qp.ud_psn);
-    header.slid = entry.own_lid;
-    header.src_qp = qp.number;
-    header.pkey = static_cast<std::uint16_t>(entry.pkey);
-    out.header = header;
-    if (!place_datagram(qp, out, index)) {
-        pool.put_back(index);
-        return;
-    }
-    arena.packet(index).header = header;
-    const arena::Route route{header.dlid, header.sl,          false,
-                             false,       wire_words(header), header.dest_qp};
-    if (!send_packet(index, generation, arena.lids()[entry.own_lid], route)) pool.put_back(index);
 }
 
 namespace {
@@ -315,9 +290,9 @@ int QueuePair::post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) {
     auto& qp = *state_;
     auto& a = *qp.attachment;
     const auto state = qp.state.load(std::memory_order_relaxed);
-    if (in_forked_child() || qp.srq != nullptr || state == IBV_QPS_RESET) {
+    if (a.inherited() || qp.srq != nullptr || state == IBV_QPS_RESET) {
         if (bad != nullptr) *bad = list;
-        return in_forked_child() ? EIO : EINVAL;
+        return a.inherited() ? EIO : EINVAL;
     }
     const std::lock_guard guard(a.lock);
     const int error = push_receives(qp.receives, list, bad);
@@ -331,7 +306,7 @@ SharedReceiveQueue::SharedReceiveQueue(std::unique_ptr<State> state) : state_(st
 SharedReceiveQueue::~SharedReceiveQueue() = default;
 
 int SharedReceiveQueue::post(ibv_recv_wr* list, ibv_recv_wr** bad) {
-    if (in_forked_child()) {
+    if (state_->attachment->inherited()) {
         if (bad != nullptr) *bad = list;
         return EIO;
     }
@@ -340,7 +315,7 @@ int SharedReceiveQueue::post(ibv_recv_wr* list, ibv_recv_wr** bad) {
 }
 
 int SharedReceiveQueue::modify(const ibv_srq_attr& attr, int mask) {
-    if (in_forked_child()) return EIO;
+    if (state_->attachment->inherited()) return EIO;
     const std::lock_guard guard(state_->attachment->lock);
     if ((mask & ~IBV_SRQ_LIMIT) != 0) return EOPNOTSUPP;  // resizing is not offered
     if ((mask & IBV_SRQ_LIMIT) == 0) return 0;

@@ -104,10 +104,6 @@ bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& ou
 
 }  // namespace
 
-bool Attachment::place_datagram(QueuePair::State& qp, const Emission& out, std::uint32_t packet) {
-    return place_payload(*this, qp, out, packet, false);
-}
-
 std::uint32_t wire_words(const PacketHeader& header) {
     const auto bytes = wire::kLrhBytes + (header.has(wire::kFlagGrh) ? wire::kGrhBytes : 0) +
                        wire::transport_header_bytes(header.opcode) + header.payload_length +
@@ -215,27 +211,35 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     if (!qp.requester.next(now, out)) return false;
     std::uint32_t generation = 0;
     const auto index = pool.take(generation);
+    if (qp.type == IBV_QPT_UD) {
+        out.header = qp.datagrams[out.slot];
+        out.header.psn = qp.datagram_psn;
+    }
     const bool one_sided =
         !wire::is_send(out.header.opcode) && !wire::has_immediate(out.header.opcode);
     if (index != PacketPool::kNoPacket && place_payload(*this, qp, out, index, one_sided)) {
         auto& entry = qp.entry();
         auto& header = arena.packet(index).header;
         header = out.header;
-        header.slid = entry.own_lid;
-        header.dlid = entry.peer_lid;
-        header.sl = static_cast<std::uint8_t>(entry.service_level);
-        header.dest_qp = entry.peer_qp;
-        header.pkey = static_cast<std::uint16_t>(entry.pkey);
+        if (qp.type != IBV_QPT_UD) {
+            header.slid = entry.own_lid;
+            header.dlid = entry.peer_lid;
+            header.sl = static_cast<std::uint8_t>(entry.service_level);
+            header.dest_qp = entry.peer_qp;
+            header.pkey = static_cast<std::uint16_t>(entry.pkey);
+        }
         const arena::Route route{header.dlid, header.sl,          false,
                                  one_sided,   wire_words(header), header.dest_qp};
         if (send_packet(index, generation, arena.lids()[entry.own_lid], route)) {
             one_sided_out = one_sided_out || one_sided;
+            qp.datagram_psn = wire::psn_next(qp.datagram_psn);
             return true;
         }
     }
     if (index != PacketPool::kNoPacket) pool.put_back(index);
     qp.requester.unsend();
     qp.pumping = true;
+    retry = true;
     return false;
 }
 
@@ -253,8 +257,8 @@ void Attachment::pump(QueuePair::State& qp) {
         if (sent == 0) break;
         if (one_sided) act_as_peer(qp);
         // Answers that have come already make room for more.
-        more = service_responses(qp);
-        if (qp.type == IBV_QPT_UC) collect(qp);
+        more = service_responses(qp) || qp.type != IBV_QPT_RC;
+        if (qp.type != IBV_QPT_RC) collect(qp);
     }
     note_deadline(qp.requester.deadline());
     collect(qp);

@@ -286,6 +286,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
         return;
     }
     if (receiving == 0) return;
+    if (entry.choked.load(std::memory_order_relaxed) != 0) entry.choked.store(0);
     const auto ring = mover.request_ring(qp.number);
     credit::Slot slot{};
     if (qp.type == IBV_QPT_UD) {

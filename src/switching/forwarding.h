@@ -101,8 +101,13 @@ class Mover {
     Advance advance(LaneId from);
 
     /// Moves packets on from `start`, and from where they get to, until all have reached a QP.
-    /// False if some still wait for credit: then sweep() later.
+    /// False if some still wait for credit: then retry_stuck() later.
     bool drive(LaneId start);
+
+    /// Drives the lanes again at which packets had to wait. True if none is left.
+    bool retry_stuck();
+    /// Gives up on the QPs that the heads of those lanes wait for, and drives again.
+    void choke_stuck();
 
     /// The same for every lane of the fabric that holds packets: after somebody died half-way.
     bool sweep();
@@ -170,6 +175,8 @@ class Mover {
                                             std::memory_order_acquire);
     }
 
+    void note_stuck(LaneId lane);
+    [[nodiscard]] bool is_stuck(LaneId lane) const;
     std::uint32_t decide(LaneId from, const arena::Route& route) const;
     std::uint32_t decide_at_hca(const arena::NodeEntry& node, std::uint32_t node_index,
                                 const arena::Route& route) const;
@@ -190,6 +197,9 @@ class Mover {
     LaneId qp_base_;
     arena::ProcessEntry* self_ = nullptr;
     std::array<std::uint64_t, 4> wakes_{};
+    static constexpr std::uint32_t kStuckMax = 16;
+    std::array<LaneId, kStuckMax> stuck_{};
+    std::uint32_t stuck_count_ = 0;  ///< Above kStuckMax: there were more, sweep.
 };
 
 }  // namespace weir::switching

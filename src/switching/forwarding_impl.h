@@ -40,9 +40,12 @@ std::uint32_t Mover<Probe>::decide_at_hca(const arena::NodeEntry& node, std::uin
         qp.initialised.load(std::memory_order_acquire) == 0) {
         return credit::kClaimDiscard;
     }
+    const bool waits = qp.reliable == 0 && !route.response;
+    if (waits && qp.receiving.load(std::memory_order_relaxed) != 1) return credit::kClaimDiscard;
     const auto& ring = route.response ? qp.responses : qp.requests;
-    if (ring.occupancy() + kRingMargin >= credit::kSlotCount) return credit::kClaimDiscard;
-    return credit::kClaimDeliver;
+    if (ring.occupancy() + kRingMargin < credit::kSlotCount) return credit::kClaimDeliver;
+    const bool choked = qp.choked.load(std::memory_order_relaxed) != 0;
+    return waits && !choked ? credit::kUnclaimed : credit::kClaimDiscard;
 }
 
 template <class Probe>
@@ -105,6 +108,10 @@ Advance Mover<Probe>::advance(LaneId from) {
         const auto route = route_of(slot.packet);
         if (head.claim == credit::kUnclaimed) {
             head.claim = decide(from, route);
+            if (head.claim == credit::kUnclaimed) {
+                if (buffer_x.head.load(std::memory_order_acquire) != head_word) continue;
+                return {Step::kBlocked, request_ring(route.dest_qp)};
+            }
             if (!swap(buffer_x.head, head_word, head.encode())) continue;
             head_word = head.encode();
         }
@@ -212,6 +219,7 @@ bool Mover<Probe>::drive(LaneId start) {
     LaneId pending[kPendingMax];
     std::uint32_t count = 1;
     std::uint32_t blocked = 0;
+    bool complete = true;
     pending[0] = start;
     const auto known = [&](LaneId lane) {
         return std::find(pending, pending + count, lane) != pending + count;
@@ -223,17 +231,68 @@ bool Mover<Probe>::drive(LaneId start) {
             --count;
         } else if (result.step == Step::kMoved && !is_ring(result.to) && !known(result.to)) {
             // Followed when this lane has been emptied, so that a batch moves hop by hop.
-            if (count == kPendingMax) return false;
             pending[count - 1] = result.to;
-            pending[count++] = lane;
+            if (count < kPendingMax) {
+                pending[count++] = lane;
+            } else {
+                note_stuck(lane);
+                complete = false;
+            }
         } else if (result.step == Step::kBlocked) {
-            // What blocks us is drained first. If that does not help, somebody else is at work
-            // there.
-            if (is_ring(result.to) || count == kPendingMax || ++blocked > kBlockedMax) return false;
-            pending[count++] = result.to;
+            // What blocks us is drained first, unless it waits itself, for a program or another
+            // mover.
+            const bool drains = !is_ring(result.to) && count < kPendingMax &&
+                                ++blocked <= kBlockedMax && !is_stuck(result.to);
+            if (drains) {
+                pending[count++] = result.to;
+            } else {
+                note_stuck(lane);
+                complete = false;
+                --count;
+            }
         }
     }
-    return true;
+    return complete;
+}
+
+template <class Probe>
+bool Mover<Probe>::is_stuck(LaneId lane) const {
+    const auto* end = stuck_.data() + std::min(stuck_count_, kStuckMax);
+    return std::find(stuck_.data(), end, lane) != end;
+}
+
+template <class Probe>
+void Mover<Probe>::note_stuck(LaneId lane) {
+    if (is_stuck(lane)) return;
+    if (stuck_count_ < kStuckMax) stuck_[stuck_count_] = lane;
+    stuck_count_ = std::min(stuck_count_ + 1, kStuckMax + 1);
+}
+
+template <class Probe>
+bool Mover<Probe>::retry_stuck() {
+    const auto lanes = stuck_;
+    const auto count = std::exchange(stuck_count_, 0U);
+    if (count > kStuckMax) return sweep();
+    bool complete = true;
+    for (std::uint32_t i = 0; i < count; ++i)
+        complete = drive(lanes[i]) && complete;
+    return complete;
+}
+
+template <class Probe>
+void Mover<Probe>::choke_stuck() {
+    for (std::uint32_t i = 0; i < std::min(stuck_count_, kStuckMax); ++i) {
+        const auto& port = arena_.port(stuck_[i] / lanes_);
+        if (arena_.node(port.node).kind != arena::NodeKind::kHca) continue;
+        auto& lane = buffer(stuck_[i]);
+        const auto head = credit::Head::decode(lane.head.load(std::memory_order_acquire));
+        const auto slot =
+            credit::Slot::decode(lane.slot(head.index).load(std::memory_order_acquire));
+        if (!filled(slot, head.index)) continue;
+        const auto qp = route_of(slot.packet).dest_qp;
+        if (qp < arena::kQpCount) arena_.qp(qp).choked.store(1, std::memory_order_relaxed);
+    }
+    retry_stuck();
 }
 
 template <class Probe>
@@ -283,8 +342,7 @@ void Mover<Probe>::recover(const arena::ProcessEntry& process) {
     WEIR_CHECK(process.dead.load(std::memory_order_acquire) != 0);
     // Every drop that was decided is carried out first; what is then left to do is at most one
     // release.
-    while (!sweep()) {
-    }
+    sweep();
     const auto releasing = process.releasing.load(std::memory_order_acquire);
     if (releasing != 0) release(credit::Slot::decode(releasing - 1));
 }

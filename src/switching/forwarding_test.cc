@@ -184,6 +184,45 @@ TEST(Mover, ARingThatNobodyReadsDoesNotHoldUpThePort) {
     expect_all_credits_back(fabric);
 }
 
+TEST(Mover, DatagramsWaitForTheirReaderAndAreDroppedOnlyWhenItIsGivenUp) {
+    TestFabric fabric(1, 2, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    fabric.open_qp(2, 1);
+    fabric.arena().qp(1).reliable = 0;
+    Mover<> mover(fabric.arena());
+    const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    std::uint32_t sent = 0;
+    for (;; ++sent) {
+        const auto packet = packets.make(1, 1, sent, 0, 1);
+        const bool taken = mover.inject(lane, packet, packets.generation(packet));
+        mover.drive(lane);
+        if (!taken) {
+            mover.release({0, packets.generation(packet), packet, 0});
+            break;
+        }
+    }
+    // The ring, the port's buffer and the switch's buffer are full; nothing was lost.
+    EXPECT_EQ(sent, 2 * credit::kSlotCount + credit::kSlotCount - kRingMargin);
+    EXPECT_EQ(packets.in_flight(), sent);
+    // One packet read, one goes on.
+    credit::Slot slot{};
+    ASSERT_TRUE(mover.peek(mover.request_ring(1), slot));
+    mover.pop(mover.request_ring(1));
+    mover.release(slot);
+    EXPECT_FALSE(mover.retry_stuck());
+    EXPECT_EQ(packets.in_flight(), sent - 1);
+    const auto other = packets.make(1, 2, 0, 0, 1);
+    ASSERT_TRUE(mover.inject(lane, other, packets.generation(other)));
+    EXPECT_FALSE(mover.drive(lane));
+    // The reader is given up: what waits for it is dropped, and the others go on.
+    mover.choke_stuck();
+    EXPECT_TRUE(mover.retry_stuck());
+    EXPECT_TRUE(mover.peek(mover.request_ring(2), slot));
+    EXPECT_EQ(packets.in_flight(), credit::kSlotCount - kRingMargin + 1);
+    expect_all_credits_back(fabric);
+}
+
 TEST(Mover, DropsWhatCannotArriveAndGivesItBack) {
     TestFabric fabric(2, 1, 1, kCapacity);
     Packets packets(fabric);

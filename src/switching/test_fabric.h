@@ -72,6 +72,7 @@ class TestFabric {
         entry.requests.reset(capacity_blocks);
         entry.responses.reset(capacity_blocks);
         entry.initialised.store(1);
+        entry.reliable = 1;
         entry.receiving.store(1);
         entry.owner.store((1U << arena::kIdentitySlotBits) | (host + 1));
     }
