@@ -26,6 +26,10 @@ std::string full_name(const CLI::App& app) {
     return parent == nullptr ? app.get_name() : full_name(*parent) + " " + app.get_name();
 }
 
+std::string help_of(const CLI::App& app) {
+    return app.help(app.get_parent() == nullptr ? std::string() : full_name(*app.get_parent()));
+}
+
 std::vector<std::string> known_words(const CLI::App& app, bool options) {
     std::vector<std::string> words;
     if (options) {
@@ -67,7 +71,7 @@ int on_parse_error(const CLI::App& app, const CLI::ParseError& error) {
     }
     if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
         !known_words(command, false).empty()) {
-        fmt::print(stderr, "{}", command.help());
+        fmt::print(stderr, "{}", help_of(command));
         return kUsage;
     }
     fmt::print(stderr, "error: {}\n", error.what());
@@ -87,6 +91,12 @@ void add_all(CLI::App& app, Session& session) {
         "Exit codes: 0 yes, 1 no, 2 usage, 3 unreachable, 4 denied, 5 refused, 6 timed out.\n"
         "Manual: man weir");
     add_fabric_commands(app, session);
+    add_run_command(app, session);
+    add_link_commands(app, session);
+    add_node_commands(app, session);
+    add_topology_commands(app, session);
+    add_doctor_command(app, session);
+    add_completion_command(app, session);
 }
 
 int run(int argc, char** argv) {
@@ -103,7 +113,7 @@ int run(int argc, char** argv) {
     try {
         app.parse(static_cast<int>(dashes - argv), argv);
     } catch (const CLI::CallForHelp&) {
-        fmt::print("{}", deepest(app).help());
+        fmt::print("{}", help_of(deepest(app)));
         return kOk;
     } catch (const CLI::Success& answered) {
         return app.exit(answered);

@@ -8,6 +8,8 @@
 #include <cstdlib>
 
 #include "lab/lifecycle.h"
+#include "library_folder.h"
+#include "runtime/real/child_process.h"
 
 namespace weir::cli {
 namespace {
@@ -34,6 +36,12 @@ int exit_code_of(ErrorCode code) {
 }
 
 }  // namespace
+
+std::string library_folder() {
+    const std::string self = runtime::own_executable();
+    const auto bin = self.rfind('/');
+    return bin == std::string::npos ? std::string() : self.substr(0, bin) + "/../lib/weir";
+}
 
 CLI::App* add_command(CLI::App& parent, const char* name, const char* help, Session& session,
                       std::function<int()> action) {

@@ -11,6 +11,8 @@
 namespace weir::lab {
 namespace {
 
+static_assert(routing::kNoRoute == arena::kLftNoRoute);
+
 constexpr std::uint64_t kPageBytes = 4096;
 /// Room for a packet's header beside a segment's payload, generously.
 constexpr std::uint32_t kHeaderBytesMax = 256;
@@ -50,7 +52,7 @@ Result<void> check_names(const topology::Fabric& fabric) {
     return {};
 }
 
-void fill_node(arena::Arena arena, const topology::Fabric& fabric, const Tables& tables,
+void fill_node(arena::Arena arena, const topology::Fabric& fabric, const routing::Tables& tables,
                std::uint32_t index, std::uint32_t first_port) {
     const auto& from = fabric.nodes[index];
     const auto& lids = tables.lids[index];
@@ -78,7 +80,7 @@ void fill_node(arena::Arena arena, const topology::Fabric& fabric, const Tables&
     }
 }
 
-void fill_nodes(arena::Arena arena, const topology::Fabric& fabric, const Tables& tables) {
+void fill_nodes(arena::Arena arena, const topology::Fabric& fabric, const routing::Tables& tables) {
     const auto& header = arena.header();
     std::fill_n(arena.lids(), header.lid_count, arena::kNone);
     std::uint32_t port = 0;
@@ -90,11 +92,7 @@ void fill_nodes(arena::Arena arena, const topology::Fabric& fabric, const Tables
             auto& node = arena.node(n);
             node.lft_at = lft_at;
             lft_at += header.lid_count;
-            std::fill_n(arena.lft(node), header.lid_count,
-                        static_cast<std::uint8_t>(arena::kLftNoRoute));
-            const auto& lft = tables.lfts[n];
-            std::copy_n(lft.begin(), std::min<std::size_t>(lft.size(), header.lid_count),
-                        arena.lft(node));
+            std::copy_n(tables.lfts[n].begin(), header.lid_count, arena.lft(node));
         }
     }
 }
@@ -125,11 +123,12 @@ std::uint32_t lane_capacity_blocks(const topology::Options& options) {
     return static_cast<std::uint32_t>(std::clamp<std::int64_t>(wanted, kLeast, kCapacityBlocksMax));
 }
 
-Result<void> plan_arena(const topology::Fabric& fabric, const Tables& tables,
+Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& tables,
                         const std::string& name, arena::ArenaHeader& header) {
     WEIR_TRY_VOID(check_names(fabric));
     WEIR_CHECK(tables.lids.size() == fabric.nodes.size());
     WEIR_CHECK(tables.lfts.size() == fabric.nodes.size());
+    WEIR_CHECK(tables.lid_limit() > 0);
     std::uint64_t ports = 0;
     for (const auto& node : fabric.nodes) {
         ports += node.port_count;
@@ -139,7 +138,7 @@ Result<void> plan_arena(const topology::Fabric& fabric, const Tables& tables,
     header.node_count = static_cast<std::uint32_t>(fabric.nodes.size());
     header.port_count = static_cast<std::uint32_t>(ports);
     header.lane_count = fabric.options.data_lanes;
-    header.lid_count = std::max(tables.lid_count, 1U);
+    header.lid_count = static_cast<std::uint32_t>(tables.lid_limit());
     header.mtu_bytes = static_cast<std::uint32_t>(fabric.options.mtu.value);
     header.link_layer = fabric.options.link_layer == topology::LinkLayer::kEthernet
                             ? kLinkLayerEthernet
@@ -165,7 +164,7 @@ Result<void> plan_arena(const topology::Fabric& fabric, const Tables& tables,
     return {};
 }
 
-Result<FabricMemory> build_arena(const topology::Fabric& fabric, const Tables& tables,
+Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::Tables& tables,
                                  const std::string& name) {
     arena::ArenaHeader plan{};
     WEIR_TRY_VOID(plan_arena(fabric, tables, name, plan));

@@ -6,26 +6,15 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "arena/layout.h"
 #include "base/result.h"
+#include "routing/router.h"
 #include "runtime/real/shared_memory.h"
 #include "runtime/real/unique_fd.h"
 #include "topology/graph.h"
 
 namespace weir::lab {
-
-/// Who has which address and which way leads there: what routing gives, by node index of the
-/// fabric.
-struct Tables {
-    std::uint32_t lid_count = 0;  ///< One more than the highest LID.
-    /// A switch has one LID, that of its port 0; an HCA one for each port, port p at p - 1.
-    std::vector<std::vector<std::uint32_t>> lids;
-    /// Switches: output port by LID, `lid_count` of them, arena::kLftNoRoute where none. HCAs:
-    /// empty.
-    std::vector<std::vector<std::uint8_t>> lfts;
-};
 
 struct FabricMemory {
     runtime::UniqueFd fd;
@@ -39,12 +28,12 @@ std::uint32_t lane_capacity_blocks(const topology::Options& options);
 
 /// The layout of an arena for such a fabric: all sizes and offsets of its header.
 /// kInvalid if a name is too long for the layout.
-Result<void> plan_arena(const topology::Fabric& fabric, const Tables& tables,
+Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& tables,
                         const std::string& name, arena::ArenaHeader& header);
 
 /// REQUIRES: fabric.validate() holds and the tables are this fabric's.
 /// kNoSpace if the machine has not enough memory.
-Result<FabricMemory> build_arena(const topology::Fabric& fabric, const Tables& tables,
+Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::Tables& tables,
                                  const std::string& name);
 
 }  // namespace weir::lab

@@ -5,11 +5,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <deque>
 #include <memory>
 
 #include "runtime/real/system_error.h"
 #include "topology/fabric_file.h"
+#include "topology/netlist.h"
 
 namespace weir::lab {
 namespace {
@@ -62,52 +62,14 @@ bool looks_like_netlist(std::string_view text) {
 Result<FabricSource> read_fabric_source(const std::string& path) {
     FabricSource source;
     WEIR_TRY(source.text, read_text(path));
-    WEIR_TRY(source.fabric, topology::decode_fabric(source.text, path));
+    if (looks_like_netlist(source.text)) {
+        WEIR_TRY(topology::Netlist netlist, topology::parse_netlist(source.text, path));
+        source.fabric = std::move(netlist.fabric);
+        source.notes = std::move(netlist.notes);
+    } else {
+        WEIR_TRY(source.fabric, topology::decode_fabric(source.text, path));
+    }
     return source;
-}
-
-Result<Tables> route_fabric(const topology::Fabric& fabric) {
-    Tables tables;
-    const auto count = static_cast<std::uint32_t>(fabric.nodes.size());
-    tables.lids.resize(count);
-    tables.lfts.resize(count);
-    std::uint32_t next = 1;
-    for (std::uint32_t n = 0; n < count; ++n) {
-        const std::uint32_t ends = fabric.nodes[n].is_switch() ? 1 : fabric.nodes[n].port_count;
-        for (std::uint32_t i = 0; i < ends; ++i) {
-            tables.lids[n].push_back(next++);
-        }
-    }
-    tables.lid_count = next;
-    const topology::Adjacency adjacency(fabric);
-    for (std::uint32_t n = 0; n < count; ++n) {
-        if (fabric.nodes[n].is_switch()) {
-            tables.lfts[n].assign(next, arena::kLftNoRoute);
-        }
-    }
-    for (std::uint32_t n = 0; n < count; ++n) {
-        std::deque<std::uint32_t> queue{n};
-        std::vector<bool> seen(count);
-        seen[n] = true;
-        while (!queue.empty()) {
-            const std::uint32_t at = queue.front();
-            queue.pop_front();
-            if (at != n && !fabric.nodes[at].is_switch()) {
-                continue;
-            }
-            for (const auto& peer : adjacency.ports(at)) {
-                if (!peer.connected() || seen[peer.node]) continue;
-                seen[peer.node] = true;
-                queue.push_back(peer.node);
-                if (!tables.lfts[peer.node].empty()) {
-                    for (std::uint32_t lid : tables.lids[n]) {
-                        tables.lfts[peer.node][lid] = static_cast<std::uint8_t>(peer.port);
-                    }
-                }
-            }
-        }
-    }
-    return tables;
 }
 
 }  // namespace weir::lab

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a file to a fabric that can be brought up: fabric.yaml or what ibnetdiscover prints, told
-// apart by what is in it, and the addresses and tables that routing gives it.
+// From a file to a fabric: fabric.yaml or what ibnetdiscover prints, told apart by what is in it.
 #pragma once
 
 #include <string>
@@ -8,7 +7,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "lab/arena_builder.h"
 #include "topology/graph.h"
 
 namespace weir::lab {
@@ -26,8 +24,5 @@ struct FabricSource {
 bool looks_like_netlist(std::string_view text);
 
 Result<FabricSource> read_fabric_source(const std::string& path);
-
-/// Addresses and forwarding tables.
-Result<Tables> route_fabric(const topology::Fabric& fabric);
 
 }  // namespace weir::lab

@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "lab/daemon.h"
+#include "routing/router.h"
 #include "runtime/real/attach_client.h"
 #include "runtime/real/daemonize.h"
 #include "runtime/real/event_loop.h"
@@ -15,8 +16,6 @@
 namespace weir::lab {
 namespace {
 
-/// What stays of a fabric's folder after it has gone down, so that its log can be read: nothing, if
-/// all went well.
 constexpr int kPollMilliseconds = 2;
 /// How long a killed daemon may take to be gone.
 constexpr int kKillMilliseconds = 2000;
@@ -135,7 +134,7 @@ Result<UpOutcome> bring_up(const UpRequest& request, void (*on_ready)(void*), vo
     const auto fill = [&]() -> Result<FabricMemory> {
         WEIR_TRY_VOID(
             runtime::write_file(claim->folder, runtime::kSourceFileName, request.source.text));
-        WEIR_TRY(const Tables tables, route_fabric(request.source.fabric));
+        WEIR_TRY(const routing::Tables tables, routing::route(request.source.fabric));
         return build_arena(request.source.fabric, tables, request.name);
     };
     auto memory = fill();
@@ -182,11 +181,11 @@ Result<DownOutcome> take_down(const std::string& name, int seconds) {
         return DownOutcome::kWasNotUp;
     }
     const pid_t daemon = runtime::FabricLock::holder(*folder);
-    if (auto client = runtime::AttachClient::connect(name)) {
-        // A lost answer is no failure: what counts is that it ends.
-        const auto asked = client->shutdown();
-        if (asked || asked.error().code == ErrorCode::kUnreachable) {
-            if (wait_for_end(*folder, seconds * 1000)) return DownOutcome::kDown;
+    if (auto client = runtime::AttachClient::connect(name, seconds)) {
+        // A lost answer may mean that it is ending already, so it gets a moment even then.
+        const bool asked = client->shutdown().has_value();
+        if (wait_for_end(*folder, asked ? seconds * 1000 : kKillMilliseconds)) {
+            return DownOutcome::kDown;
         }
     }
     if (!runtime::signal_process(daemon, SIGKILL) || !wait_for_end(*folder, kKillMilliseconds)) {

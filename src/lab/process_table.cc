@@ -119,6 +119,8 @@ void ProcessTable::part(std::uint32_t index) {
     Slot& slot = slots_[index];
     slot.stage = Stage::kParted;
     arena_.process(index).dead.store(1, std::memory_order_release);
+    // Its number may soon be another process's: nobody is to copy to or from that one's memory.
+    store_relaxed(arena_.process(index).pid, 0);
     const auto& header = arena_.header();
     const std::uint32_t identity = slot.identity;
     visit_entries(header.mrs_at, 0, arena::kMrCount, sizeof(arena::MrEntry), [&](std::uint32_t i) {

@@ -86,7 +86,7 @@ Result<UniqueFd> create_window() {
     return create_memory("weir-window", arena::kWindowBytes);
 }
 
-Result<AttachClient> AttachClient::connect(const std::string& fabric) {
+Result<AttachClient> AttachClient::connect(const std::string& fabric, int seconds) {
     if (!is_fabric_name(fabric)) {
         return fail(ErrorCode::kInvalid, "\"" + fabric + "\" is no name of a fabric");
     }
@@ -102,7 +102,7 @@ Result<AttachClient> AttachClient::connect(const std::string& fabric) {
                    ? no_such_fabric(fabric)
                    : tl::unexpected<Error>(std::move(folder).error());
     }
-    auto socket = connect_records(folder->fd.get(), folder->path, kAttachSocketName, kReplySeconds);
+    auto socket = connect_records(folder->fd.get(), folder->path, kAttachSocketName, seconds);
     if (!socket) {
         const bool alive = FabricLock::held(*folder);
         switch (socket.error().code) {

@@ -32,7 +32,8 @@ Result<UniqueFd> create_window();
 
 class AttachClient {
   public:
-    static Result<AttachClient> connect(const std::string& fabric);
+    /// `seconds` is the limit for connecting and for each reply.
+    static Result<AttachClient> connect(const std::string& fabric, int seconds = kReplySeconds);
 
     /// Maps the arena for reading. Enough for tools; nothing in the fabric changes.
     Result<void> observe();

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -66,6 +67,12 @@ Result<UniqueFd> watch_end_signals() {
         return fail_errno(errno, "cannot create a signal descriptor");
     }
     return fd;
+}
+
+int take_signal(int signal_fd) {
+    signalfd_siginfo info{};
+    const ssize_t taken = ::read(signal_fd, &info, sizeof(info));
+    return taken == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
 std::int64_t monotonic_milliseconds() {

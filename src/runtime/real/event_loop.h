@@ -40,6 +40,9 @@ UniqueFd watch_process(pid_t pid);
 /// one of them has come.
 Result<UniqueFd> watch_end_signals();
 
+/// The signal that has come, 0 if none has.
+int take_signal(int signal_fd);
+
 /// Milliseconds of the monotonic clock.
 std::int64_t monotonic_milliseconds();
 
