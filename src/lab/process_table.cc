@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::uint32_t kGenerationMask = (1U << (32U - arena::kIdentitySlotBits)) - 1;
 
+/// How long packets of a dead sender may wait at a port for a program that does not read: a second.
+constexpr int kLifetimeTicks = 1000 / ProcessTable::kTickMilliseconds;
+/// Sweeps on behalf of one that has been stopped.
+constexpr int kSweepsMax = 8;
+
 /// Plain word that a mover may be reading meanwhile.
 void store_relaxed(std::uint32_t& word, std::uint32_t value) {
     std::atomic_ref<std::uint32_t>(word).store(value, std::memory_order_release);
@@ -56,6 +61,7 @@ Result<std::uint32_t> ProcessTable::admit(pid_t pid, std::uint32_t node, runtime
     slot.window = std::move(window);
     slot.moving_seen = 0;
     slot.moving_swept = 0;
+    slot.ticks = 0;
     ++in_use_;
 
     auto& entry = arena_.process(index);
@@ -144,13 +150,19 @@ void ProcessTable::part(std::uint32_t index) {
     });
 }
 
+bool ProcessTable::sweep() {
+    // What was stuck at an earlier sweep is no reason to pass it over in this one.
+    mover_.retry_stuck();
+    return mover_.sweep();
+}
+
 void ProcessTable::flush(std::uint32_t index) {
-    // One sweep a tick: it is complete unless somebody's packets stand in the way just now.
-    if (mover_.sweep()) {
-        mover_.recover(arena_.process(index));
-        slots_[index].stage = Stage::kFlushed;
-        drain(index);
-    }
+    // Packets promised to a ring are never refused by it, so one sweep delivers them all. Others
+    // may be left waiting for a program that does not read: they are no concern of the dead.
+    sweep();
+    mover_.recover(arena_.process(index));
+    slots_[index].stage = Stage::kFlushed;
+    drain(index);
 }
 
 bool ProcessTable::drain_qp(std::uint32_t qp_index, std::uint32_t identity) {
@@ -174,6 +186,7 @@ void ProcessTable::drain(std::uint32_t index) {
     std::erase_if(slot.qps, [&](std::uint32_t qp) { return drain_qp(qp, slot.identity); });
     if (slot.qps.empty()) {
         slot.stage = Stage::kDrained;
+        slot.ticks = 0;
         alert_all();
         settle(index);
     }
@@ -189,11 +202,15 @@ bool ProcessTable::packets_in_flight(std::uint32_t index) const {
 }
 
 void ProcessTable::settle(std::uint32_t index) {
+    Slot& slot = slots_[index];
     if (packets_in_flight(index)) {
-        mover_.sweep();
+        // Seldom on, when they are in the hands of a program that takes its time.
+        const bool look = ++slot.ticks <= kLifetimeTicks || slot.ticks % kLifetimeTicks == 0;
+        if (look && !sweep() && slot.ticks >= kLifetimeTicks) {
+            mover_.choke_stuck();
+        }
         return;
     }
-    Slot& slot = slots_[index];
     arena_.process(index).identity.store(0, std::memory_order_release);
     slot.identity = 0;
     slot.window.reset();
@@ -206,9 +223,11 @@ void ProcessTable::look_at_mover(std::uint32_t index) {
     const std::uint64_t moving = arena_.process(index).moving.load(std::memory_order_acquire);
     const std::uint64_t before = std::exchange(slot.moving_seen, moving);
     if (moving % 2 == 0 || moving != before || moving == slot.moving_swept) {
+        slot.ticks = 0;
         return;
     }
-    if (mover_.sweep()) {
+    // Complete unless something waits for a program that does not read, which may take for ever.
+    if (sweep() || ++slot.ticks >= kSweepsMax) {
         slot.moving_swept = moving;
         alert_all();
     }

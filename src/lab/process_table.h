@@ -15,7 +15,8 @@
 //   drained  Their rings are empty and they are free. The living look through their own, in case
 //            a wake-up died with it.
 //   free     None of its packets is in anybody's hands any more; only now may another process have
-//            the slot, whose packets carry on with their generations.
+//            the slot, whose packets carry on with their generations. Those that wait at a port for
+//            a program that does not read are dropped after a while, as their sender would have it.
 //
 // A second care: a living process that is stopped (a debugger, SIGSTOP) in the middle of a move. If
 // ProcessEntry::moving stays odd and the same for two ticks, the table moves the packets on
@@ -68,6 +69,7 @@ class ProcessTable {
         runtime::UniqueFd window;
         std::uint64_t moving_seen = 0;   ///< ProcessEntry::moving at the last tick.
         std::uint64_t moving_swept = 0;  ///< Value for which the fabric has been swept already.
+        int ticks = 0;  ///< Of the present stage, or of the present stand-still of its mover.
         std::vector<std::uint32_t> qps;  ///< Dead ones' queue pairs, not yet given back.
     };
 
@@ -75,6 +77,7 @@ class ProcessTable {
     void flush(std::uint32_t index);
     void drain(std::uint32_t index);
     void settle(std::uint32_t index);
+    bool sweep();
     bool drain_qp(std::uint32_t qp, std::uint32_t identity);
     void look_at_mover(std::uint32_t index);
     [[nodiscard]] bool packets_in_flight(std::uint32_t index) const;

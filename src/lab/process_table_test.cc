@@ -60,9 +60,10 @@ void open_qp(const Program& program, std::uint32_t number, const char* node) {
 }
 
 /// Puts a packet of this program's on its way to kOwnQp on h0, one lane and no further.
-std::uint32_t inject_packet(const Program& program) {
+std::uint32_t inject_packet(const Program& program, std::uint32_t number = 0) {
     const auto arena = program.client.arena();
-    const std::uint32_t index = arena::slot_of(program.identity) * arena::kPacketsPerProcess;
+    const std::uint32_t index =
+        arena::slot_of(program.identity) * arena::kPacketsPerProcess + number;
     auto& packet = arena.packet(index);
     arena::Route route{};
     route.dlid = arena.port(*find_port(arena, "h0:1")).lid;
@@ -223,6 +224,32 @@ TEST_F(LabTest, AStoppedProgramsPacketIsMovedOnByTheDaemon) {
     credit::Slot slot{};
     EXPECT_TRUE(eventually([&] { return mover.peek(mover.request_ring(kOwnQp), slot); }));
     EXPECT_TRUE(eventually([&] { return self.entry().rescan.load() != 0; }));
+}
+
+// Datagrams wait at the port of a program that does not read. Once their sender is dead nobody but
+// the daemon can give up on them.
+TEST_F(LabTest, DatagramsOfTheDeadDoNotBlockAPortForever) {
+    ASSERT_TRUE(up());
+    const Program self = attach("h0");
+    const auto arena = self.client.arena();
+    open_qp(self, kOwnQp, "h0");
+    Child child([] {
+        static Program* program = new Program(attach("h1"));
+        switching::Mover<> mover(program->client.arena());
+        for (std::uint32_t i = 0; i < credit::kSlotCount; ++i) {
+            inject_packet(*program, i);
+            mover.sweep();
+        }
+    });
+    ASSERT_TRUE(child.ready());
+    const auto& lane = arena.lane(*find_port(arena, "h0:1"), 0);
+    EXPECT_GT(lane.occupancy(), 0U);
+    const std::uint32_t dead = other_identity(self);
+    child.kill();
+    EXPECT_TRUE(eventually([&] { return lane.occupancy() == 0; }));
+    switching::Mover<>(arena).drain(switching::Mover<>(arena).request_ring(kOwnQp));
+    EXPECT_TRUE(
+        eventually([&] { return arena.process(arena::slot_of(dead)).identity.load() == 0; }));
 }
 
 TEST_F(LabTest, ALetGoConnectionIsADepartureToo) {
