@@ -91,7 +91,8 @@ TEST(ArenaView, LinksAreFoundByEitherNameOrEnd) {
     const auto memory = build(pair_source().fabric);
     const auto arena = memory.arena();
     const auto h0 = *find_port(arena, "h0:1");
-    for (const auto& name : {"h0:1", link_name(arena, *find_link(arena, "h0:1")).c_str()}) {
+    const std::string full = link_name(arena, *find_link(arena, "h0:1"));
+    for (const std::string_view name : {std::string_view("h0:1"), std::string_view(full)}) {
         const auto link = find_link(arena, name);
         ASSERT_TRUE(link) << name;
         EXPECT_EQ(link->a, h0);
