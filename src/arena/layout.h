@@ -207,7 +207,9 @@ struct alignas(64) MrEntry {
 
 struct QpEntry {
     std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
-    std::uint32_t node;                ///< HCA node.
+    /// HCA node. Set when the entry is first used and never changed: a mover that slept in the middle of
+    /// a delivery must still find the port that the packet came by.
+    std::uint32_t node;
     std::uint32_t type;                ///< IBV_QPT_RC, UC or UD.
     std::uint32_t local_index;         ///< Number of the QP within its owner; picks the ready bit.
     std::atomic<std::uint32_t>
@@ -230,6 +232,8 @@ struct QpEntry {
     /// 1 after packets for this QP have waited a head-of-queue lifetime in vain: until its owner reads
     /// again, they are dropped at once (IBTA 18.2.5.4, VLStallCount).
     std::atomic<std::uint32_t> choked;
+    /// 1 from the moment the QP or its process ends until the entry is given out again: nothing is delivered.
+    std::atomic<std::uint32_t> closing;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
     transport::ResponderState responder;

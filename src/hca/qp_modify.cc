@@ -236,18 +236,20 @@ int QueuePair::query(ibv_qp_attr& attr, int, ibv_qp_init_attr& init) const {
 
 namespace {
 
-/// A free entry of the arena's QP table, or kNone. Claims it.
+/// A free entry of the arena's QP table that this node has used before or nobody has, or kNone.
+/// Claims it.
 std::uint32_t claim_entry(Attachment& a) {
     for (std::uint32_t i = 0; i < arena::kQpCount; ++i) {
         const auto index = (a.next_qp_hint + i) % arena::kQpCount;
         if (index < arena::kFirstQp) continue;
         auto& entry = a.arena.qp(index);
         std::uint32_t free = 0;
-        // Node and receiving are set before the owner's word makes the entry visible to movers; a
-        // free entry belongs to nobody, so only its claimer may do so: hence the claim first, with
-        // rings parked.
         if (!entry.owner.compare_exchange_strong(free, a.identity, std::memory_order_acq_rel))
             continue;
+        if (entry.initialised.load(std::memory_order_acquire) != 0 && entry.node != a.node) {
+            entry.owner.store(0, std::memory_order_release);
+            continue;
+        }
         a.next_qp_hint = index + 1;
         entry.receiving.store(0, std::memory_order_relaxed);
         entry.node = a.node;
@@ -268,6 +270,7 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
     entry.service_level = 0;
     entry.reliable = qp.type == IBV_QPT_RC ? 1 : 0;
     entry.choked.store(0, std::memory_order_relaxed);
+    entry.closing.store(0, std::memory_order_release);
     if (entry.initialised.load(std::memory_order_acquire) == 0) {
         // Rings of QPs are bounded by packets alone: any packet that the port let in finds room for
         // its bytes.
@@ -354,6 +357,7 @@ int Hca::destroy_qp(QueuePair* qp) {
     if (a.inherited()) return EIO;
     {
         const std::lock_guard guard(a.lock);
+        state.entry().closing.store(1, std::memory_order_release);
         clear_fabric_side(a, state);
         if (a.hot == &state) a.hot = nullptr;
         a.qps[state.local_index] = nullptr;

@@ -141,8 +141,7 @@ void ProcessTable::part(std::uint32_t index) {
         auto& qp = arena_.qp(i);
         if (qp.owner.load(std::memory_order_acquire) == identity) {
             qp.receiving.store(0, std::memory_order_release);
-            // Movers deliver only at the node that the QP is on: from now on they discard.
-            store_relaxed(qp.node, arena::kNone);
+            qp.closing.store(1, std::memory_order_release);  // movers discard from now on
             slot.qps.push_back(i);
         }
         std::uint32_t holder = identity;

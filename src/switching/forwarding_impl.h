@@ -37,7 +37,8 @@ std::uint32_t Mover<Probe>::decide_at_hca(const arena::NodeEntry& node, std::uin
     }
     const auto& qp = arena_.qp(route.dest_qp);
     if (qp.owner.load(std::memory_order_acquire) == 0 || qp.node != node_index ||
-        qp.initialised.load(std::memory_order_acquire) == 0) {
+        qp.initialised.load(std::memory_order_acquire) == 0 ||
+        qp.closing.load(std::memory_order_acquire) != 0) {
         return credit::kClaimDiscard;
     }
     const bool waits = qp.reliable == 0 && !route.response;
