@@ -65,11 +65,30 @@ start() {
     echo $! >"$BATS_TEST_TMPDIR/$name.pid"
 }
 
-# on HOST PROGRAM...: in the foreground, for at most 60 s.
+# stacks PID: of all its threads, to tell why it does not end.
+stacks() {
+    if command -v gdb >/dev/null; then
+        timeout 30 gdb -p "$1" -batch -ex 'thread apply all bt 12' >&2 2>/dev/null || true
+    fi
+}
+
+# on HOST PROGRAM...: in the foreground, for at most 60 s; 124 if it took longer.
 on() {
-    local host=$1
+    local host=$1 pid until=$((SECONDS + 60))
     shift
-    WEIR_HOST=$host LD_LIBRARY_PATH=$WEIR_LIB_DIR timeout -k 5 60 "$@" </dev/null 3>&-
+    WEIR_HOST=$host LD_LIBRARY_PATH=$WEIR_LIB_DIR "$@" </dev/null 3>&- &
+    pid=$!
+    while [ -e "/proc/$pid" ] && [ "$SECONDS" -le "$until" ]; do
+        sleep 0.02
+    done
+    if [ -e "/proc/$pid" ]; then
+        echo "$* still runs after 60 s" >&2
+        stacks "$pid"
+        kill -KILL "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+        return 124
+    fi
+    wait "$pid"
 }
 
 pid_of() {
@@ -102,9 +121,7 @@ finish() {
     done
     if [ -e "/proc/$pid" ]; then
         echo "$name (pid $pid) still runs after $2 s" >&2
-        if command -v gdb >/dev/null; then
-            timeout 30 gdb -p "$pid" -batch -ex 'thread apply all bt 12' >&2 2>/dev/null || true
-        fi
+        stacks "$pid"
         kill -KILL "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
         show_logs

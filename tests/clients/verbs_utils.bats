@@ -63,6 +63,7 @@ has() {
     run on h0 ibv_devinfo -l
     has 'weir0'
     run on h0 ibv_devinfo -d weir0 -i 1
+    echo "$output"
     [ "$status" -eq 0 ]
     run on h0 ibv_devinfo -d mlx5_0
     [ "$status" -ne 0 ]
