@@ -14,6 +14,7 @@ setup_file() {
 teardown() {
     stop_all
     fabric_down
+    rm -rf "${library:-}"
 }
 
 @test "up twice is one fabric, and it works" {
@@ -61,10 +62,11 @@ teardown() {
 @test "another user sees no device and cannot open the fabric" {
     [ "$(id -u)" = 0 ] || skip "only root can become another user"
     fabric_up "$WEIR_EXAMPLES_DIR/pair.yaml"
-    local nobody library=/tmp/weir-clients-library.$$
+    local nobody
     nobody=$(id -u nobody)
+    library=$(mktemp -d /tmp/weir-clients-library.XXXXXX)
     # Where the other user can read it, lest it be the file system that refuses.
-    cp -rL "$WEIR_LIB_DIR" "$library"
+    cp -L "$WEIR_LIB_DIR"/* "$library"
     chmod -R a+rX "$library"
     run env WEIR_HOST=h0 LD_LIBRARY_PATH="$library" \
         timeout 30 setpriv --reuid "$nobody" --regid "$nobody" --clear-groups ibv_devices
@@ -75,7 +77,6 @@ teardown() {
     chmod -R a+rwX "$CLIENTS_RUNTIME"
     run env WEIR_HOST=h0 LD_LIBRARY_PATH="$library" \
         timeout 30 setpriv --reuid "$nobody" --regid "$nobody" --clear-groups ibv_devinfo
-    rm -rf "$library"
     chmod -R go-rwx "$CLIENTS_RUNTIME"
     [ "$status" -ne 0 ]
     [[ "$output" != *PORT_ACTIVE* ]]
