@@ -202,16 +202,17 @@ struct alignas(64) MrEntry {
     std::uint32_t access_flags;  ///< IBV_ACCESS_*.
     std::uint32_t pd;
     MemoryAccess memory_access;
-    std::uint32_t salt;  ///< Low byte of the last key, so that a stale key of this entry is not the next.
+    std::uint32_t
+        salt;  ///< Low byte of the last key, so that a stale key of this entry is not the next.
 };
 
 struct QpEntry {
     std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
-    /// HCA node. Set when the entry is first used and never changed: a mover that slept in the middle of
-    /// a delivery must still find the port that the packet came by.
+    /// HCA node. Set when the entry is first used and never changed: a mover that slept in the
+    /// middle of a delivery must still find the port that the packet came by.
     std::uint32_t node;
-    std::uint32_t type;                ///< IBV_QPT_RC, UC or UD.
-    std::uint32_t local_index;         ///< Number of the QP within its owner; picks the ready bit.
+    std::uint32_t type;         ///< IBV_QPT_RC, UC or UD.
+    std::uint32_t local_index;  ///< Number of the QP within its owner; picks the ready bit.
     std::atomic<std::uint32_t>
         receiving;  ///< 1 from RTR on, 0 in RESET, INIT, ERR: packets are parked.
     std::uint32_t peer_qp;
@@ -227,12 +228,14 @@ struct QpEntry {
     /// 1 once the rings have been reset for the first time. They are never reset again, only
     /// drained, so that a mover that slept through the QP's end does no harm to the next.
     std::atomic<std::uint32_t> initialised;
-    /// 1 for RC: what finds no room is sent again by its sender. Else it waits at the port for room.
+    /// 1 for RC: what finds no room is sent again by its sender. Else it waits at the port for
+    /// room.
     std::uint32_t reliable;
-    /// 1 after packets for this QP have waited a head-of-queue lifetime in vain: until its owner reads
-    /// again, they are dropped at once (IBTA 18.2.5.4, VLStallCount).
+    /// 1 after packets for this QP have waited a head-of-queue lifetime in vain: until its owner
+    /// reads again, they are dropped at once (IBTA 18.2.5.4, VLStallCount).
     std::atomic<std::uint32_t> choked;
-    /// 1 from the moment the QP or its process ends until the entry is given out again: nothing is delivered.
+    /// 1 from the moment the QP or its process ends until the entry is given out again: nothing is
+    /// delivered.
     std::atomic<std::uint32_t> closing;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;

@@ -118,7 +118,10 @@ struct alignas(64) LaneBuffer {
     /// Capacity in blocks; fixed when the fabric is made. A single packet may not exceed it.
     std::uint32_t capacity_blocks;
     std::uint32_t reserved;
-    std::uint64_t unused[2];
+    /// Rings of queue pairs: 1 while the owner looks here by itself, so that a packet's arrival
+    /// need not be told to it. In this line because whoever moves a packet in holds it anyway.
+    std::atomic<std::uint32_t> watched;
+    std::uint32_t unused[3];
     std::atomic<std::uint64_t> slots[kSlotCount];
 
     void reset(std::uint32_t capacity) {
@@ -127,6 +130,7 @@ struct alignas(64) LaneBuffer {
         received_bytes.store(0, std::memory_order_relaxed);
         discards.store(0, std::memory_order_relaxed);
         stalls.store(0, std::memory_order_relaxed);
+        watched.store(0, std::memory_order_relaxed);
         capacity_blocks = capacity;
         for (std::uint32_t i = 0; i < kSlotCount; ++i) {
             const Slot empty{static_cast<std::uint32_t>((i - kSlotCount) & kSequenceMask), 0, 0, 0};

@@ -26,6 +26,8 @@ constexpr std::uint64_t kRetryNs = 200'000;
 /// Polls in one stretch from which on the program is taken to be polling.
 constexpr std::uint32_t kPollsOfAPoller = 64;
 constexpr std::uint32_t kTimerEveryPolls = 64;
+/// However busy one QP is, the others are looked at this often.
+constexpr std::uint32_t kOthersEvery = 16;
 /// How long the head of a queue waits for a program that does not read: what OpenSM sets at leaf
 /// ports.
 constexpr std::uint64_t kQueueLifetimeNs = 268'000'000;
@@ -195,33 +197,103 @@ void Attachment::service(QueuePair::State& qp) {
     service_requests(qp);
 }
 
-void Attachment::progress() {
-    auto& me = process();
-    if (hot != nullptr) {
-        credit::Slot head{};
-        const auto number = hot->number;
-        if (mover.peek(mover.request_ring(number), head)) service_requests(*hot);
-        if (mover.peek(mover.response_ring(number), head)) service(*hot);
+void Attachment::add_actor(QueuePair::State& qp) {
+    if (qp.acting) return;
+    qp.acting = true;
+    actors.push_back(&qp);
+}
+
+void Attachment::remove_actor(QueuePair::State& qp) {
+    if (!qp.acting) return;
+    qp.acting = false;
+    std::erase(actors, &qp);
+}
+
+void Attachment::service_actors() {
+    for (std::size_t i = 0; i < actors.size();) {
+        auto& qp = *actors[i];
+        act_as_peer(qp);
+        service_responses(qp);
+        pump(qp);
+        // pump() has removed it if there is nothing left to look after.
+        if (i < actors.size() && actors[i] == &qp) ++i;
     }
+}
+
+bool Attachment::service_hot() {
+    if (hot == nullptr) return false;
+    auto& qp = *hot;
+    credit::Slot head{};
+    bool found = false;
+    if (mover.peek(mover.request_ring(qp.number), head)) {
+        // What came quietly, its sender is about to execute; looking on would only be in its way.
+        const auto route = arena.packet(head.packet).route.load(std::memory_order_relaxed);
+        if (!arena::Route::decode(route).quiet) {
+            service_requests(qp);
+            found = true;
+        }
+    }
+    if (mover.peek(mover.response_ring(qp.number), head)) {
+        service_responses(qp);
+        pump(qp);
+        found = true;
+    }
+    if (found) watch(qp);
+    return found;
+}
+
+void Attachment::service_ready() {
+    auto& me = process();
     auto summary = me.summary.load(std::memory_order_acquire) & ~arena::kParked;
-    if (summary != 0) {
-        me.summary.fetch_and(~summary, std::memory_order_acq_rel);
-        for (; summary != 0; summary &= summary - 1) {
-            const auto word = static_cast<std::uint32_t>(__builtin_ctzll(summary));
-            auto bits = me.ready[word].exchange(0, std::memory_order_acq_rel);
-            for (; bits != 0; bits &= bits - 1) {
-                const auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
-                for (auto index = word * 64 + bit; index < qps.size();
-                     index += 64 * arena::kReadyWords) {
-                    if (qps[index] == nullptr) continue;
-                    hot = qps[index];
-                    service(*hot);
-                }
+    if (summary == 0) return;
+    me.summary.fetch_and(~summary, std::memory_order_acq_rel);
+    for (; summary != 0; summary &= summary - 1) {
+        const auto word = static_cast<std::uint32_t>(__builtin_ctzll(summary));
+        auto bits = me.ready[word].exchange(0, std::memory_order_acq_rel);
+        for (; bits != 0; bits &= bits - 1) {
+            const auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
+            for (auto index = word * 64 + bit; index < qps.size();
+                 index += 64 * arena::kReadyWords) {
+                if (qps[index] == nullptr) continue;
+                auto& qp = *qps[index];
+                service(qp);
+                if (qps[index] == &qp) watch(qp);
             }
         }
     }
-    if (retry || unfinished || me.rescan.load(std::memory_order_relaxed) != 0) progress_all();
-    if (++polls % kTimerEveryPolls == 0) check_timers(false);
+}
+
+void Attachment::watch(QueuePair::State& qp) {
+    const bool may = (process().summary.load(std::memory_order_relaxed) & arena::kParked) == 0;
+    if (hot == &qp && watching == may) return;
+    unwatch();
+    hot = &qp;
+    if (!may) return;
+    watching = true;
+    qp.entry().requests.watched.store(1, std::memory_order_relaxed);
+    qp.entry().responses.watched.store(1, std::memory_order_relaxed);
+    retry = true;  // what came just before is not missed
+}
+
+void Attachment::unwatch() {
+    if (!watching) return;
+    watching = false;
+    auto& entry = hot->entry();
+    entry.requests.watched.store(0, std::memory_order_seq_cst);
+    entry.responses.watched.store(0, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (entry.requests.occupancy() != 0 || entry.responses.occupancy() != 0) retry = true;
+}
+
+void Attachment::progress() {
+    if (!service_hot() || ++polls_hot % kOthersEvery == 0) {
+        pay_ack();
+        service_actors();
+        service_ready();
+        const bool asked = process().rescan.load(std::memory_order_relaxed) != 0;
+        if (retry || unfinished || asked) progress_all();
+        if (++polls % kTimerEveryPolls == 0) check_timers(false);
+    }
     flush_wakes();
 }
 
@@ -258,17 +330,20 @@ void Attachment::run_thread() {
         std::uint64_t wait = 0;
         {
             const std::lock_guard guard(lock);
-            progress();
-            check_timers(false);
+            // Marked first, so that what comes from now on rings the bell; what came before is seen
+            // now.
             me.summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
             polls_parked = 0;
-            // What came before the mark was set rang no bell.
-            if ((me.summary.load(std::memory_order_acquire) & ~arena::kParked) != 0) progress();
+            unwatch();
+            progress();
+            pay_ack();
+            check_timers(false);
             if (next_deadline != 0) {
                 const auto now = now_ns();
                 wait = next_deadline > now ? next_deadline - now : 1000;
             }
-            if ((retry || unfinished) && (wait == 0 || wait > kRetryNs)) wait = kRetryNs;
+            if ((retry || unfinished || !actors.empty()) && (wait == 0 || wait > kRetryNs))
+                wait = kRetryNs;
             flush_wakes();
         }
         if (arena.header().closing.load(std::memory_order_relaxed) != 0) close_down();
@@ -290,7 +365,10 @@ void Attachment::close_down() {
 void Attachment::park_for_wait() {
     const std::lock_guard guard(lock);
     process().summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
+    unwatch();
     progress();
+    pay_ack();
+    flush_wakes();
 }
 
 void Attachment::flush_receives(QueuePair::State& qp) {
@@ -322,6 +400,8 @@ void Attachment::flush_receives(QueuePair::State& qp) {
 }
 
 void Attachment::break_qp(QueuePair::State& qp, bool tell) {
+    if (owes_ack == &qp) owes_ack = nullptr;
+    remove_actor(qp);
     qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
     qp.entry().receiving.store(0, std::memory_order_release);
     qp.requester.flush();

@@ -155,6 +155,8 @@ struct QueuePair::State {
     std::uint32_t datagram_psn = 0;
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
+    std::uint32_t sent_packets = 0;  ///< Guess at the tail of the peer's ring, for prefetching.
+    bool acting = false;             ///< In Attachment::actors.
 
     // Responder side.
     transport::ResponderRules rules{};
@@ -204,6 +206,13 @@ struct Attachment {
     RegisteredMemory memory;
     std::vector<QueuePair::State*> qps;  ///< By local index; null where free.
     std::vector<Hca::State*> hcas;
+    /// QPs with one-sided requests that have been sent and that nobody is known to have executed:
+    /// another mover may hold them on their way, or the peer's lock was taken. Looked after at
+    /// every poll.
+    std::vector<QueuePair::State*> actors;
+    bool watching = false;  ///< The hot QP's rings say so (LaneBuffer::watched).
+    QueuePair::State* owes_ack =
+        nullptr;                      ///< Its acknowledgement waits until the program was served.
     QueuePair::State* hot = nullptr;  ///< The QP that last had something.
     std::uint32_t next_qp_hint = 0;
     std::uint32_t next_mr_hint = 0;
@@ -213,6 +222,7 @@ struct Attachment {
     bool retry = false;                  ///< Some QP was not served to the end: look at all again.
     std::uint64_t next_deadline = 0;     ///< Earliest of the requesters' timers; 0 none.
     std::uint32_t polls = 0;
+    std::uint32_t polls_hot = 0;     ///< Looks that found the hot QP busy.
     std::uint32_t polls_parked = 0;  ///< Since the thread last parked.
 
     // The progress thread. Not under the lock.
@@ -232,12 +242,25 @@ struct Attachment {
     void progress();
     void check_timers(bool force);
     void service(QueuePair::State& qp);
+    void service_actors();
+    void add_actor(QueuePair::State& qp);
+    void remove_actor(QueuePair::State& qp);
+    /// True if the hot QP had something.
+    bool service_hot();
+    void service_ready();
+    /// Makes `qp` the one that is looked at first, without being told.
+    void watch(QueuePair::State& qp);
+    void unwatch();
+    void pay_ack();
     /// True if there were any.
     bool service_responses(QueuePair::State& qp);
     void service_requests(QueuePair::State& qp);
     /// Sends what the requester may send, executes it at the peer where possible, collects
     /// completions.
     void pump(QueuePair::State& qp);
+    /// The peer's ring was last touched by the peer: has its lines come while something else is
+    /// done.
+    void fetch_peer_ring(const QueuePair::State& qp) const;
     bool pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out);
     void collect(QueuePair::State& qp);
     static void store_original(QueuePair::State& qp, std::uint32_t slot);
@@ -298,11 +321,11 @@ ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Bu
 /// Wire size in 4-byte words of a packet with this header.
 std::uint32_t wire_words(const wire::PacketHeader& header);
 /// Sends an acknowledgement of the QP `from` to its peer. Used by owner and agent alike.
-void send_reply(Attachment& a, const arena::QpEntry& from, wire::PacketHeader header);
+void send_reply(Attachment& a, const arena::QpEntry& from, wire::PacketHeader header, bool quiet);
 /// Sends a read response whose payload is found as said. False: try later.
 bool send_read_response(Attachment& a, const arena::QpEntry& from,
                         const wire::PacketHeader& request, arena::PayloadKind kind,
-                        std::uint32_t memory_owner, std::uint64_t address);
+                        std::uint32_t memory_owner, std::uint64_t address, bool quiet);
 
 /// Threads of this process that are Weir's own.
 int own_thread_count();

@@ -242,6 +242,9 @@ int Hca::resolve_gid(const ibv_gid& gid, std::uint32_t& lid) const {
 }
 
 int Hca::resolve_ah(AddressHandle& handle) const {
+    const auto& a = *state_->attachment;
+    const std::uint32_t ports = a.arena.node(a.node).port_count;
+    if (handle.attr.port_num < 1 || handle.attr.port_num > ports) return EINVAL;
     return resolve_address(*state_->attachment, handle);
 }
 

@@ -32,6 +32,10 @@ class PacketPool {
             const std::uint32_t fresh = (word >> 1U) + 1;
             state.store(fresh << 1U | 1U, std::memory_order_relaxed);
             generation = fresh & 0xfffU;
+            // The next one was last written by whoever released it.
+            const auto& after = arena_.packet(first_ + next_);
+            __builtin_prefetch(&after, 1);
+            __builtin_prefetch(&after.payload, 1);
             return index;
         }
         return kNoPacket;

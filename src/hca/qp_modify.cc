@@ -46,7 +46,10 @@ void clear_fabric_side(Attachment& a, QueuePair::State& qp) {
 }
 
 void to_reset(Attachment& a, QueuePair::State& qp) {
+    if (a.owes_ack == &qp) a.pay_ack();
+    a.owes_ack = a.owes_ack == &qp ? nullptr : a.owes_ack;
     clear_fabric_side(a, qp);
+    a.remove_actor(qp);
     qp.requester.reset({}, 0);
     qp.receives.clear();
     qp.receive_open = false;
@@ -283,6 +286,9 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
         a.mover.drain(a.mover.request_ring(qp.number));
         a.mover.drain(a.mover.response_ring(qp.number));
     }
+    // A former owner may have died watching.
+    entry.requests.watched.store(0, std::memory_order_seq_cst);
+    entry.responses.watched.store(0, std::memory_order_seq_cst);
 }
 
 std::uint32_t local_index_for(Attachment& a, QueuePair::State* qp) {
@@ -358,8 +364,14 @@ int Hca::destroy_qp(QueuePair* qp) {
     {
         const std::lock_guard guard(a.lock);
         state.entry().closing.store(1, std::memory_order_release);
+        a.remove_actor(state);
+        if (a.owes_ack == &state) a.pay_ack();
+        a.owes_ack = a.owes_ack == &state ? nullptr : a.owes_ack;
         clear_fabric_side(a, state);
-        if (a.hot == &state) a.hot = nullptr;
+        if (a.hot == &state) {
+            a.unwatch();
+            a.hot = nullptr;
+        }
         a.qps[state.local_index] = nullptr;
         state.send_cq->forget(state.number);
         state.receive_cq->forget(state.number);

@@ -258,6 +258,7 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     } else {
         a.pump(qp);
     }
+    a.pay_ack();
     a.flush_wakes();
     return error;
 }

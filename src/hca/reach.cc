@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hca/reach.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 
 namespace weir::hca {
@@ -40,6 +42,8 @@ std::byte* Reach::window(std::uint32_t owner, std::uint64_t offset) {
             runtime::Mapping::map(fd->get(), arena::kWindowBytes, runtime::MapAccess::kReadWrite);
         if (!mapping) return nullptr;
         peer.window = *std::move(mapping);
+        // A forked child has no business there, and must not pay for the page tables.
+        madvise(peer.window.data(), peer.window.bytes(), MADV_DONTFORK);
         peer.identity = owner;
     }
     return static_cast<std::byte*>(peer.window.data()) + offset;

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +51,13 @@ int thread_count() {
 
 }  // namespace
 
+void RegisteredMemory::start(runtime::UniqueFd window, bool kernel_copy) {
+    window_ = std::move(window);
+    kernel_copy_ = kernel_copy;
+    struct stat status {};
+    if (fstat(window_.get(), &status) == 0) window_inode_ = status.st_ino;
+}
+
 std::vector<RegisteredMemory::Area> RegisteredMemory::read_areas(std::uintptr_t begin,
                                                                  std::uintptr_t end) const {
     std::vector<Area> areas;
@@ -75,8 +83,8 @@ std::vector<RegisteredMemory::Area> RegisteredMemory::read_areas(std::uintptr_t 
             area.anonymous =
                 number == 0 && (*rest == '\n' || std::strncmp(rest, "[heap]", 6) == 0 ||
                                 std::strncmp(rest, "[anon", 5) == 0);
-            area.window =
-                area.shared && std::strncmp(rest, kWindowName, std::strlen(kWindowName)) == 0;
+            area.window = area.shared && number == window_inode_ &&
+                          std::strncmp(rest, kWindowName, std::strlen(kWindowName)) == 0;
             areas.push_back(area);
         }
         line = newline == nullptr ? nullptr : newline + 1;

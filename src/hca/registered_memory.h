@@ -33,11 +33,7 @@ class RegisteredMemory {
     /// moving costs too much at registration.
     static constexpr std::size_t kMoveBytesMax = 64UL << 20U;
 
-    void start(runtime::UniqueFd window, bool kernel_copy) {
-        window_ = std::move(window);
-        kernel_copy_ = kernel_copy;
-    }
-    [[nodiscard]] int window_fd() const { return window_.get(); }
+    void start(runtime::UniqueFd window, bool kernel_copy);
 
     /// Finds a way to [address, address + length), moving it if need be. EFAULT if it is not all
     /// mapped, or not writable where `writable` is asked for. `own_threads`: threads of the process
@@ -65,6 +61,7 @@ class RegisteredMemory {
         std::uint64_t bytes;
     };
     runtime::UniqueFd window_;
+    std::uint64_t window_inode_ = 0;  ///< Tells its mappings from those of peers' windows.
     bool kernel_copy_ = false;
     std::uint64_t window_end_ = 0;  ///< Window space handed out so far.
     std::vector<Range> free_;       ///< Given back, holes punched.

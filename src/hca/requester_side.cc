@@ -135,7 +135,7 @@ bool Attachment::send_packet(std::uint32_t packet, std::uint32_t generation, std
     return sent;
 }
 
-void send_reply(Attachment& a, const arena::QpEntry& from, PacketHeader header) {
+void send_reply(Attachment& a, const arena::QpEntry& from, PacketHeader header, bool quiet) {
     std::uint32_t generation = 0;
     const auto index = a.pool.take(generation);
     // Without a packet the answer is lost, which the requester's timer repairs.
@@ -148,19 +148,16 @@ void send_reply(Attachment& a, const arena::QpEntry& from, PacketHeader header) 
     auto& packet = a.arena.packet(index);
     packet.header = header;
     packet.payload_kind = arena::PayloadKind::kInline;
-    const bool mine = from.peer_qp < arena::kQpCount &&
-                      a.arena.qp(from.peer_qp).owner.load(std::memory_order_relaxed) == a.identity;
     const arena::Route route{header.dlid, header.sl,          true,
-                             mine,        wire_words(header), header.dest_qp};
+                             quiet,       wire_words(header), header.dest_qp};
     if (!a.send_packet(index, generation, a.arena.lids()[from.own_lid], route)) {
         a.pool.put_back(index);
     }
-    if (mine) a.retry = true;
 }
 
 bool send_read_response(Attachment& a, const arena::QpEntry& from, const PacketHeader& request,
-                        arena::PayloadKind kind, std::uint32_t memory_owner,
-                        std::uint64_t address) {
+                        arena::PayloadKind kind, std::uint32_t memory_owner, std::uint64_t address,
+                        bool quiet) {
     std::uint32_t generation = 0;
     const auto index = a.pool.take(generation);
     if (index == PacketPool::kNoPacket) return false;
@@ -194,14 +191,12 @@ bool send_read_response(Attachment& a, const arena::QpEntry& from, const PacketH
     header.dest_qp = from.peer_qp;
     header.pkey = static_cast<std::uint16_t>(from.pkey);
     packet.header = header;
-    const bool mine = a.arena.qp(from.peer_qp).owner.load(std::memory_order_relaxed) == a.identity;
     const arena::Route route{header.dlid, header.sl,          true,
-                             mine,        wire_words(header), header.dest_qp};
+                             quiet,       wire_words(header), header.dest_qp};
     if (!a.send_packet(index, generation, a.arena.lids()[from.own_lid], route)) {
         a.pool.put_back(index);
         return false;
     }
-    if (mine) a.retry = true;
     return true;
 }
 
@@ -232,6 +227,7 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
                                  one_sided,   wire_words(header), header.dest_qp};
         if (send_packet(index, generation, arena.lids()[entry.own_lid], route)) {
             one_sided_out = one_sided_out || one_sided;
+            ++qp.sent_packets;
             qp.datagram_psn = wire::psn_next(qp.datagram_psn);
             return true;
         }
@@ -243,11 +239,26 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     return false;
 }
 
+void Attachment::fetch_peer_ring(const QueuePair::State& qp) const {
+    if (qp.type == IBV_QPT_UD || qp.attr.dest_qp_num >= arena::kQpCount) return;
+    auto& ring = arena.qp(qp.attr.dest_qp_num).requests;
+    __builtin_prefetch(&ring, 1);
+    __builtin_prefetch(&ring.slot(qp.sent_packets), 1);
+}
+
 void Attachment::pump(QueuePair::State& qp) {
     const auto state = qp.state.load(std::memory_order_relaxed);
     if (state != IBV_QPS_RTS && state != IBV_QPS_SQD) return;
+    if (qp.type != IBV_QPT_UD && qp.attr.dest_qp_num < arena::kQpCount) {
+        // The peer's ring was last touched by the peer: its lines come while the packet is being
+        // made.
+        auto& ring = arena.qp(qp.attr.dest_qp_num).requests;
+        __builtin_prefetch(&ring, 1);
+        __builtin_prefetch(&ring.slot(qp.sent_packets), 1);
+    }
     const auto now = qp.requester.waiting() ? now_ns() : coarse_now_ns();
     bool more = true;
+    bool one_sided_sent = false;
     while (more) {
         bool one_sided = false;
         std::uint32_t sent = 0;
@@ -255,12 +266,20 @@ void Attachment::pump(QueuePair::State& qp) {
         while (pump_one(qp, now, one_sided))
             ++sent;
         if (sent == 0) break;
+        const auto before = qp.requester.unacknowledged();
         if (one_sided) act_as_peer(qp);
+        one_sided_sent = one_sided_sent || one_sided;
         // Answers that have come already make room for more.
-        more = service_responses(qp) || qp.type != IBV_QPT_RC;
+        service_responses(qp);
+        more = qp.type != IBV_QPT_RC || qp.requester.unacknowledged() < before;
         if (qp.type != IBV_QPT_RC) collect(qp);
     }
     note_deadline(qp.requester.deadline());
+    if (qp.requester.unacknowledged() == 0) {
+        remove_actor(qp);
+    } else if (one_sided_sent) {
+        add_actor(qp);
+    }
     collect(qp);
 }
 

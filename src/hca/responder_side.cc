@@ -39,10 +39,12 @@ std::uint64_t execute_atomic(const PacketHeader& header, std::uint64_t* target) 
 /// What both executors share: the QP served, the packet at hand, and answers.
 class EnvBase {
   public:
-    EnvBase(Attachment& a, arena::QpEntry& qp, std::uint32_t owner)
+    /// `quiet`: the answers come back to this very call, and need no notice.
+    EnvBase(Attachment& a, arena::QpEntry& qp, std::uint32_t owner, bool quiet)
         : a_(a),
           qp_(qp),
-          owner_(owner) {}
+          owner_(owner),
+          quiet_(quiet) {}
 
     void set_packet(const arena::PacketEntry& packet) { packet_ = &packet; }
     void reply(std::uint8_t syndrome, std::uint32_t psn, std::uint32_t msn) {
@@ -51,7 +53,7 @@ class EnvBase {
         header.syndrome = syndrome;
         header.psn = psn;
         header.msn = msn;
-        send_reply(a_, qp_, header);
+        send_reply(a_, qp_, header, quiet_);
     }
     void reply_atomic(std::uint32_t psn, std::uint32_t msn, std::uint64_t original) {
         PacketHeader header;
@@ -60,7 +62,7 @@ class EnvBase {
         header.psn = psn;
         header.msn = msn;
         header.original_data = original;
-        send_reply(a_, qp_, header);
+        send_reply(a_, qp_, header, quiet_);
     }
     Access check_write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
         return find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE) != nullptr ? Access::kOk
@@ -75,13 +77,17 @@ class EnvBase {
     Attachment& a_;
     arena::QpEntry& qp_;
     std::uint32_t owner_;
+    bool quiet_;
     const arena::PacketEntry* packet_ = nullptr;
 };
 
 /// The requester executes its own one-sided requests in the peer's memory.
 class AgentEnv : public EnvBase {
   public:
-    using EnvBase::EnvBase;
+    AgentEnv(Attachment& a, arena::QpEntry& qp, std::uint32_t owner,
+             transport::Requester& requester)
+        : EnvBase(a, qp, owner, true),
+          requester_(requester) {}
 
     Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
         // The owner alone takes receives; and the data must be there before the notice.
@@ -113,8 +119,8 @@ class AgentEnv : public EnvBase {
             address =
                 (window ? mr->window_offset : mr->address) + (header.virtual_address - mr->iova);
         }
-        return send_read_response(a_, qp_, header, kind, owner_, address) ? Access::kOk
-                                                                          : Access::kLater;
+        return send_read_response(a_, qp_, header, kind, owner_, address, quiet_) ? Access::kOk
+                                                                                  : Access::kLater;
     }
     Access atomic(const PacketHeader& header, std::uint64_t& original) {
         const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_ATOMIC);
@@ -125,11 +131,29 @@ class AgentEnv : public EnvBase {
         original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
         return Access::kOk;
     }
+    /// The requester is here: its answer is handed over, provided that the way back is whole.
+    /// Travelling, it would only take cache lines from the other direction's traffic. Behind open
+    /// reads it does travel, so as to keep its place after their data.
+    void reply(std::uint8_t syndrome, std::uint32_t psn, std::uint32_t msn) {
+        if (requester_.reads_open() != 0) {
+            EnvBase::reply(syndrome, psn, msn);
+            return;
+        }
+        if (!a_.mover.path_up(a_.arena.lids()[qp_.own_lid], qp_.peer_lid)) return;
+        PacketHeader header;
+        header.opcode = wire::Opcode::kRcAcknowledge;
+        header.syndrome = syndrome;
+        header.psn = psn;
+        header.msn = msn;
+        const bool waits = wire::ack_kind(syndrome) == wire::AckKind::kRnrNak;
+        requester_.on_acknowledge(header, waits ? now_ns() : coarse_now_ns());
+    }
     static Receipt receive(const PacketHeader&) { return Receipt::kLater; }
     static Receipt notify(const PacketHeader&) { return Receipt::kLater; }
     static void abort_receive() {}
 
   private:
+    transport::Requester& requester_;
     [[nodiscard]] const void* payload_here() const {
         switch (packet_->payload_kind) {
             case arena::PayloadKind::kInline:
@@ -151,7 +175,7 @@ class AgentEnv : public EnvBase {
 class OwnerEnv : public EnvBase {
   public:
     OwnerEnv(Attachment& a, QueuePair::State& qp)
-        : EnvBase(a, qp.entry(), a.identity),
+        : EnvBase(a, qp.entry(), a.identity, false),
           state_(qp) {}
 
     Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
@@ -164,7 +188,7 @@ class OwnerEnv : public EnvBase {
         const auto* mr =
             find(header.rkey, header.virtual_address, header.dma_length, IBV_ACCESS_REMOTE_READ);
         if (header.dma_length == 0) {
-            return send_read_response(a_, qp_, header, arena::PayloadKind::kInline, 0, 0)
+            return send_read_response(a_, qp_, header, arena::PayloadKind::kInline, 0, 0, quiet_)
                        ? Access::kOk
                        : Access::kLater;
         }
@@ -174,8 +198,9 @@ class OwnerEnv : public EnvBase {
         const auto kind = window ? arena::PayloadKind::kWindow : arena::PayloadKind::kBulk;
         const auto where =
             window ? mr->window_offset + (header.virtual_address - mr->iova) : address;
-        return send_read_response(a_, qp_, header, kind, a_.identity, where) ? Access::kOk
-                                                                             : Access::kLater;
+        return send_read_response(a_, qp_, header, kind, a_.identity, where, quiet_)
+                   ? Access::kOk
+                   : Access::kLater;
     }
     Access atomic(const PacketHeader& header, std::uint64_t& original) {
         const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_ATOMIC);
@@ -298,6 +323,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
         return;
     }
     if (!mover.peek(ring, slot)) return;
+    fetch_peer_ring(qp);  // an answer is likely
     std::uint32_t free = 0;
     if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
         retry = true;
@@ -320,12 +346,30 @@ void Attachment::service_requests(QueuePair::State& qp) {
         mover.pop(ring);
         mover.release(slot);
     }
-    responder.flush_ack();
+    // The program gets what came before its sender is told: that is not urgent, and costs the wait
+    // for the sender's cache lines.
+    if (entry.responder.ack_due != 0 && owes_ack == nullptr && !broken) {
+        owes_ack = &qp;
+    } else if (owes_ack != &qp || broken) {
+        responder.flush_ack();
+    }
     entry.lock.store(0, std::memory_order_release);
     if (broken) {
         qp.hca->raise({IBV_EVENT_QP_ACCESS_ERR, nullptr, qp.self, nullptr, 0});
         break_qp(qp, false);
     }
+}
+
+void Attachment::pay_ack() {
+    if (owes_ack == nullptr) return;
+    auto& qp = *owes_ack;
+    auto& entry = qp.entry();
+    std::uint32_t free = 0;
+    if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) return;
+    owes_ack = nullptr;
+    OwnerEnv env(*this, qp);
+    transport::Responder<OwnerEnv>(entry.responder, qp.rules, env).flush_ack();
+    entry.lock.store(0, std::memory_order_release);
 }
 
 void Attachment::act_as_peer(QueuePair::State& qp) {
@@ -344,7 +388,7 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
         mover.notify(peer);
         return;
     }
-    AgentEnv env(*this, entry, owner);
+    AgentEnv env(*this, entry, owner, qp.requester);
     const auto rules = rules_of(entry);
     transport::Responder<AgentEnv> responder(entry.responder, rules, env);
     bool tell = false;

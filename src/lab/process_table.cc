@@ -174,6 +174,8 @@ bool ProcessTable::drain_qp(std::uint32_t qp_index, std::uint32_t identity) {
     if (qp.initialised.load(std::memory_order_acquire) != 0) {
         mover_.drain(mover_.request_ring(qp_index));
         mover_.drain(mover_.response_ring(qp_index));
+        qp.requests.watched.store(0, std::memory_order_seq_cst);
+        qp.responses.watched.store(0, std::memory_order_seq_cst);
     }
     qp.lock.store(0, std::memory_order_release);
     qp.owner.store(0, std::memory_order_release);

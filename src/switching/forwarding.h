@@ -146,6 +146,10 @@ class Mover {
         if (self_ != nullptr) step_moving(std::memory_order_release);
     }
 
+    /// True if a packet from HCA port `port` to `dlid` would find every cable of its path up. Reads
+    /// only.
+    [[nodiscard]] bool path_up(std::uint32_t port, std::uint32_t dlid) const;
+
     /// Tells the owner of a QP that its ring has something.
     void notify(std::uint32_t qp);
     /// The processes that sleep and have work, as a bit mask over slots; empties the set.
@@ -175,6 +179,7 @@ class Mover {
                                             std::memory_order_acquire);
     }
 
+    void note_dead_egress(LaneId from, const arena::Route& route) const;
     void note_stuck(LaneId lane);
     [[nodiscard]] bool is_stuck(LaneId lane) const;
     std::uint32_t decide(LaneId from, const arena::Route& route) const;

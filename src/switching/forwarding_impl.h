@@ -115,6 +115,7 @@ Advance Mover<Probe>::advance(LaneId from) {
             }
             if (!swap(buffer_x.head, head_word, head.encode())) continue;
             head_word = head.encode();
+            if (head.claim == credit::kClaimDiscard) note_dead_egress(from, route);
         }
         if (head.claim == credit::kClaimDiscard) return discard(buffer_x, head_word, slot, route);
         const LaneId to = destination(from, head.claim, route);
@@ -188,7 +189,11 @@ void Mover<Probe>::finish(LaneId to, std::uint64_t tail_word) {
     }
     if (!swap(buffer_y.tail, tail_word, tail.next(route.blocks()).encode())) return;
     buffer_y.received_bytes.fetch_add(route.words * 4ULL, std::memory_order_relaxed);
-    if (is_ring(to) && !route.quiet) notify(ring_qp(to));
+    // The swap above is a full barrier: an owner that stops watching looks at the ring once more
+    // after it has said so, and either sees this packet or is told of it.
+    if (is_ring(to) && !route.quiet && buffer_y.watched.load(std::memory_order_seq_cst) == 0) {
+        notify(ring_qp(to));
+    }
 }
 
 /// Step 3. False if the tail has moved on, so that there is nothing left to finish.
@@ -321,6 +326,10 @@ bool Mover<Probe>::peek(LaneId ring, credit::Slot& slot) {
     const auto head = credit::Head::decode(buffer_x.head.load(std::memory_order_acquire));
     slot = credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
     if (!filled(slot, head.index)) return false;
+    // All that the consumer will write to comes at once, and to be written.
+    __builtin_prefetch(&buffer_x, 1);
+    __builtin_prefetch(&arena_.packet(slot.packet), 1);
+    __builtin_prefetch(arena_.packet(slot.packet).payload, 1);
     const auto tail_word = buffer_x.tail.load(std::memory_order_acquire);
     if ((credit::Tail::decode(tail_word).index & credit::kHeadIndexMask) == head.index) {
         finish(ring, tail_word);
@@ -336,6 +345,38 @@ void Mover<Probe>::pop(LaneId ring) {
     const auto slot =
         credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
     swap(buffer_x.head, head_word, head.next(route_of(slot.packet).blocks()).encode());
+}
+
+/// Counts a drop at the port whose cable is out, where an operator looks for it (PortXmitDiscards).
+template <class Probe>
+void Mover<Probe>::note_dead_egress(LaneId from, const arena::Route& route) const {
+    const auto& node = arena_.node(arena_.port(from / lanes_).node);
+    if (node.kind != arena::NodeKind::kSwitch || route.dlid >= arena_.header().lid_count) return;
+    const std::uint32_t out = arena_.lft(node)[route.dlid];
+    if (out == 0 || out > node.port_count) return;
+    auto& port = arena_.port(node.first_port + out - 1);
+    if (port.up.load(std::memory_order_relaxed) == 0) {
+        port.transmit_discards.fetch_add(1, std::memory_order_relaxed);
+    }
+}
+
+template <class Probe>
+bool Mover<Probe>::path_up(std::uint32_t port, std::uint32_t dlid) const {
+    constexpr int kHopsMax = 64;
+    if (dlid >= arena_.header().lid_count) return false;
+    const auto target = arena_.lids()[dlid];
+    for (int hop = 0; hop < kHopsMax; ++hop) {
+        if (port == target) return true;
+        const auto& out = arena_.port(port);
+        if (out.peer == arena::kNone || out.up.load(std::memory_order_relaxed) == 0) return false;
+        if (out.peer == target) return true;
+        const auto& node = arena_.node(arena_.port(out.peer).node);
+        if (node.kind != arena::NodeKind::kSwitch) return false;
+        const std::uint32_t next = arena_.lft(node)[dlid];
+        if (next == 0 || next > node.port_count) return false;
+        port = node.first_port + next - 1;
+    }
+    return false;
 }
 
 template <class Probe>

@@ -96,6 +96,9 @@ class Requester {
                           std::uint32_t& offset, std::uint64_t now_ns);
     void read_placed(const wire::PacketHeader& header, std::uint64_t now_ns);
 
+    /// Packets sent and not acknowledged, and how many of them are reads and atomics.
+    [[nodiscard]] std::uint32_t unacknowledged() const { return sent_count_; }
+    [[nodiscard]] std::uint32_t reads_open() const { return reads_open_; }
     /// True while a receiver-not-ready timer runs; next() then wants the exact time.
     [[nodiscard]] bool waiting() const { return rnr_until_ns_ != 0; }
     /// When on_time() wants to be called; 0 for never.

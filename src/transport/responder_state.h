@@ -25,9 +25,9 @@ struct ResponderState {
     std::uint32_t open_message;   ///< Opcode of the open message's first packet + 1; 0 between.
     std::uint64_t write_address;  ///< Where the open RDMA write goes on.
     std::uint32_t write_rkey;
-    std::uint32_t write_left;  ///< Bytes that the open RDMA write still announces.
-    std::uint32_t write_bytes;      ///< Bytes of the whole of it.
-    std::uint32_t ack_due;     ///< 1 while requests have been executed but not acknowledged.
+    std::uint32_t write_left;   ///< Bytes that the open RDMA write still announces.
+    std::uint32_t write_bytes;  ///< Bytes of the whole of it.
+    std::uint32_t ack_due;      ///< 1 while requests have been executed but not acknowledged.
     std::uint32_t unused;
     std::uint32_t next_reply;  ///< Index of `replies` to be overwritten next.
     AtomicReply replies[kAtomicReplies];

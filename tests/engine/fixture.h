@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -136,7 +137,7 @@ struct End {
         if (type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
         ASSERT_EQ(qp->modify(attr, mask), 0);
     }
-    void to_rts(std::uint8_t rnr_retry = 7, std::uint8_t timeout = 14) const {
+    void to_rts(std::uint8_t rnr_retry = 7, std::uint8_t timeout = 18) const {
         ibv_qp_attr attr{};
         attr.qp_state = IBV_QPS_RTS;
         attr.sq_psn = 7;
@@ -219,7 +220,9 @@ class EngineTest : public ::testing::Test {
     /// Polls both sides until `cq` has a completion; gives up after a long while.
     ibv_wc wait(CompletionQueue* cq) {
         ibv_wc wc{};
-        for (int i = 0; i < 20'000'000; ++i) {
+        const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        for (std::uint32_t i = 1;; ++i) {
+            if (i % 1024 == 0 && std::chrono::steady_clock::now() > patience) break;
             const int got = cq->poll(1, &wc);
             if (got == 1) return wc;
             if (got < 0) break;
