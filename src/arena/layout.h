@@ -25,7 +25,6 @@
 namespace weir::arena {
 
 inline constexpr std::uint64_t kMagic = 0x5745495241524e41ULL;  // "WEIRARNA"
-inline constexpr std::uint32_t kLayoutVersion = 1;
 
 inline constexpr std::uint32_t kNameBytes = 64;
 inline constexpr std::uint32_t kNone = 0xffffffffU;
@@ -243,6 +242,20 @@ struct QpEntry {
     credit::LaneBuffer requests;   ///< Requests that have arrived; the responder's input.
     credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.
 };
+
+/// Changes with the layout: programs and daemon must have been built from the same one.
+inline constexpr std::uint32_t kLayoutVersion = [] {
+    std::uint32_t version = 1;  // to be raised when a meaning changes but no size
+    for (const std::size_t part :
+         {sizeof(ArenaHeader), sizeof(NodeEntry), sizeof(PortEntry), sizeof(ProcessEntry),
+          sizeof(PacketEntry), sizeof(MrEntry), sizeof(QpEntry), offsetof(QpEntry, lock),
+          offsetof(QpEntry, responder), offsetof(QpEntry, closing), sizeof(credit::LaneBuffer),
+          offsetof(credit::LaneBuffer, watched), offsetof(ProcessEntry, summary),
+          offsetof(MrEntry, memory_access)}) {
+        version = version * 31 + static_cast<std::uint32_t>(part);
+    }
+    return version;
+}();
 
 /// A mapped arena: base address and typed access to its tables. Cheap to copy. No bounds checks on
 /// the hot path: callers pass indices that came from the arena's own tables or were checked.

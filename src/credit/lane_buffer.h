@@ -121,7 +121,10 @@ struct alignas(64) LaneBuffer {
     /// Rings of queue pairs: 1 while the owner looks here by itself, so that a packet's arrival
     /// need not be told to it. In this line because whoever moves a packet in holds it anyway.
     std::atomic<std::uint32_t> watched;
-    std::uint32_t unused[3];
+    std::uint32_t unused;
+    /// Rings of responses: how far the peer's responder, on the same machine, has executed
+    /// requests. See hca/README.md; 0 if it has said nothing.
+    std::atomic<std::uint64_t> acknowledged;
     std::atomic<std::uint64_t> slots[kSlotCount];
 
     void reset(std::uint32_t capacity) {
@@ -131,6 +134,7 @@ struct alignas(64) LaneBuffer {
         discards.store(0, std::memory_order_relaxed);
         stalls.store(0, std::memory_order_relaxed);
         watched.store(0, std::memory_order_relaxed);
+        acknowledged.store(0, std::memory_order_relaxed);
         capacity_blocks = capacity;
         for (std::uint32_t i = 0; i < kSlotCount; ++i) {
             const Slot empty{static_cast<std::uint32_t>((i - kSlotCount) & kSequenceMask), 0, 0, 0};

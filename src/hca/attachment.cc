@@ -233,7 +233,8 @@ bool Attachment::service_hot() {
             found = true;
         }
     }
-    if (mover.peek(mover.response_ring(qp.number), head)) {
+    const auto acknowledged = qp.entry().responses.acknowledged.load(std::memory_order_acquire);
+    if (acknowledged != qp.seen_acknowledged || mover.peek(mover.response_ring(qp.number), head)) {
         service_responses(qp);
         pump(qp);
         found = true;
@@ -282,7 +283,11 @@ void Attachment::unwatch() {
     entry.requests.watched.store(0, std::memory_order_seq_cst);
     entry.responses.watched.store(0, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (entry.requests.occupancy() != 0 || entry.responses.occupancy() != 0) retry = true;
+    const bool answered =
+        entry.responses.acknowledged.load(std::memory_order_acquire) != hot->seen_acknowledged;
+    if (answered || entry.requests.occupancy() != 0 || entry.responses.occupancy() != 0) {
+        retry = true;
+    }
 }
 
 void Attachment::progress() {
@@ -317,8 +322,10 @@ void Attachment::progress_all() {
 void Attachment::run_thread() {
     auto& me = process();
     std::uint32_t seen_polls = app_polls.load(std::memory_order_relaxed);
-    while (!stopping.load(std::memory_order_acquire)) {
+    for (;;) {
+        // The bell is read first: whoever rings it after this look is not slept through.
         const auto bell = me.doorbell.load(std::memory_order_acquire);
+        if (stopping.load(std::memory_order_acquire)) return;
         const auto polls_now = app_polls.load(std::memory_order_relaxed);
         const bool polling = polls_now - seen_polls >= kPollsOfAPoller;
         seen_polls = polls_now;

@@ -155,6 +155,7 @@ struct QueuePair::State {
     std::uint32_t datagram_psn = 0;
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
+    std::uint64_t seen_acknowledged = 0;  ///< LaneBuffer::acknowledged when last taken in.
     std::uint32_t sent_packets = 0;  ///< Guess at the tail of the peer's ring, for prefetching.
     bool acting = false;             ///< In Attachment::actors.
 
@@ -254,6 +255,7 @@ struct Attachment {
     void pay_ack();
     /// True if there were any.
     bool service_responses(QueuePair::State& qp);
+    bool take_acknowledged(QueuePair::State& qp);
     void service_requests(QueuePair::State& qp);
     /// Sends what the requester may send, executes it at the peer where possible, collects
     /// completions.
@@ -314,6 +316,13 @@ struct Attachment {
 /// IBV_WC_SUCCESS, _LOC_LEN_ERR, _LOC_PROT_ERR or _LOC_ACCESS_ERR (payload out of reach).
 ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, std::uint32_t at,
                       const arena::PacketEntry& packet, std::uint32_t length);
+/// LaneBuffer::acknowledged: where the connection's PSNs began, so that a word meant for a former
+/// connection is not taken for one of this, and the last PSN executed. | valid 1 | unused 15 |
+/// first PSN 24 | PSN 24 |
+constexpr std::uint64_t acknowledged_word(std::uint32_t first_psn, std::uint32_t psn) {
+    return 1ULL << 63U | static_cast<std::uint64_t>(first_psn & wire::kMask24) << 24U |
+           (psn & wire::kMask24);
+}
 /// The same for a datagram: the first 40 bytes of the buffers are the GRH's, written if the packet
 /// has one.
 ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Buffers& buffers,

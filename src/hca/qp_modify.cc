@@ -90,6 +90,8 @@ void to_rts(Attachment& a, QueuePair::State& qp) {
     rules.timeout_ns = wire::ack_timeout_ns(qp.attr.timeout);
     rules.retries = qp.attr.retry_cnt;
     rules.rnr_retries = qp.attr.rnr_retry;
+    qp.entry().responses.acknowledged.store(0, std::memory_order_relaxed);
+    qp.seen_acknowledged = 0;
     qp.requester.reset(rules, qp.attr.sq_psn);
     qp.datagram_psn = qp.attr.sq_psn;
     a.retry = true;
@@ -286,6 +288,7 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
         a.mover.drain(a.mover.request_ring(qp.number));
         a.mover.drain(a.mover.response_ring(qp.number));
     }
+    entry.responses.acknowledged.store(0, std::memory_order_relaxed);
     // A former owner may have died watching.
     entry.requests.watched.store(0, std::memory_order_seq_cst);
     entry.responses.watched.store(0, std::memory_order_seq_cst);

@@ -335,10 +335,21 @@ bool Attachment::place_read(QueuePair::State& qp, const arena::PacketEntry& pack
            IBV_WC_SUCCESS;
 }
 
+bool Attachment::take_acknowledged(QueuePair::State& qp) {
+    const auto word = qp.entry().responses.acknowledged.load(std::memory_order_acquire);
+    if (word == qp.seen_acknowledged) return false;
+    const auto psn = static_cast<std::uint32_t>(word & wire::kMask24);
+    if (word != acknowledged_word(qp.attr.sq_psn, psn) ||
+        qp.requester.on_overtaking_acknowledge(psn, coarse_now_ns())) {
+        qp.seen_acknowledged = word;
+    }
+    return true;
+}
+
 bool Attachment::service_responses(QueuePair::State& qp) {
     const auto ring = mover.response_ring(qp.number);
     credit::Slot slot{};
-    bool any = false;
+    bool any = take_acknowledged(qp);
     while (mover.peek(ring, slot)) {
         const auto& packet = arena.packet(slot.packet);
         const auto& header = packet.header;

@@ -210,6 +210,13 @@ class OwnerEnv : public EnvBase {
         original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
         return Access::kOk;
     }
+    /// A plain acknowledgement is left with the peer's QP instead of sent, if the way there is
+    /// whole.
+    void reply(std::uint8_t syndrome, std::uint32_t psn, std::uint32_t msn) {
+        if (wire::ack_kind(syndrome) != wire::AckKind::kAck || !hand_over(psn)) {
+            EnvBase::reply(syndrome, psn, msn);
+        }
+    }
     Receipt receive(const PacketHeader& header) {
         if (wire::starts_message(header.opcode) && !open()) return Receipt::kNoReceive;
         if (state_.open_bytes + header.payload_length > state_.open.bytes) {
@@ -234,6 +241,22 @@ class OwnerEnv : public EnvBase {
     void abort_receive() { state_.receive_open = false; }
 
   private:
+    bool hand_over(std::uint32_t psn) {
+        if (qp_.peer_qp >= arena::kQpCount) return false;
+        auto& peer = a_.arena.qp(qp_.peer_qp);
+        if (peer.owner.load(std::memory_order_acquire) == 0 || peer.peer_qp != state_.number ||
+            peer.own_lid != qp_.peer_lid || peer.peer_lid != qp_.own_lid) {
+            return false;
+        }
+        // With a cable out on the way back the answer is lost, as it would be travelling.
+        if (!a_.mover.path_up(a_.arena.lids()[qp_.own_lid], qp_.peer_lid)) return true;
+        peer.responses.acknowledged.exchange(acknowledged_word(state_.attr.rq_psn, psn),
+                                             std::memory_order_seq_cst);
+        if (peer.responses.watched.load(std::memory_order_seq_cst) == 0) {
+            a_.mover.notify(qp_.peer_qp);
+        }
+        return true;
+    }
     bool open() {
         auto& ring = state_.receive_ring();
         if (state_.receive_open) return true;  // UC: the receive of a message that was cut short

@@ -326,14 +326,18 @@ bool Mover<Probe>::peek(LaneId ring, credit::Slot& slot) {
     const auto head = credit::Head::decode(buffer_x.head.load(std::memory_order_acquire));
     slot = credit::Slot::decode(buffer_x.slot(head.index).load(std::memory_order_acquire));
     if (!filled(slot, head.index)) return false;
-    // All that the consumer will write to comes at once, and to be written.
-    __builtin_prefetch(&buffer_x, 1);
+    // What the consumer will write to comes at once, and to be written.
     __builtin_prefetch(&arena_.packet(slot.packet), 1);
     __builtin_prefetch(arena_.packet(slot.packet).payload, 1);
-    const auto tail_word = buffer_x.tail.load(std::memory_order_acquire);
-    if ((credit::Tail::decode(tail_word).index & credit::kHeadIndexMask) == head.index) {
-        finish(ring, tail_word);
+    // Whoever put the packet in is most likely about to count it; helping at once would only take
+    // the lines that it needs for it.
+    constexpr int kPatience = 64;
+    for (int look = 0;; ++look) {
+        const auto tail_word = buffer_x.tail.load(std::memory_order_acquire);
+        if ((credit::Tail::decode(tail_word).index & credit::kHeadIndexMask) != head.index) break;
+        if (look >= kPatience) finish(ring, tail_word);
     }
+    __builtin_prefetch(&buffer_x, 1);
     return true;
 }
 

@@ -307,6 +307,24 @@ bool Requester::on_acknowledge(const wire::PacketHeader& header, std::uint64_t n
     return false;
 }
 
+bool Requester::on_overtaking_acknowledge(std::uint32_t psn, std::uint64_t now_ns) {
+    if (stopped_ || psn_diff(psn, una_) < 0 || psn_diff(psn, highest_) >= 0) return true;
+    bool moved = false;
+    while (sent_count_ > 0 && psn_diff(sent_[sent_first_].last_psn, psn) <= 0) {
+        if (sent_[sent_first_].wants_data) {
+            if (moved) progress(now_ns);
+            return false;
+        }
+        una_ = psn_add(sent_[sent_first_].last_psn, 1);
+        sent_first_ = (sent_first_ + 1) % kWindowMax;
+        --sent_count_;
+        moved = true;
+    }
+    if (skip_acknowledged(psn)) moved = true;
+    if (moved) progress(now_ns);
+    return psn_diff(psn, una_) < 0;
+}
+
 void Requester::on_nak(const wire::PacketHeader& header, std::uint64_t now_ns) {
     acknowledge_through(psn_sub(header.psn, 1), now_ns);
     if (stopped_ || header.psn != una_) return;

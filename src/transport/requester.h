@@ -90,6 +90,10 @@ class Requester {
 
     /// An acknowledgement, NAK or atomic answer. False: it means nothing (old, or not ours).
     bool on_acknowledge(const wire::PacketHeader& header, std::uint64_t now_ns);
+    /// An acknowledgement that did not travel with the answers and so may have overtaken them:
+    /// everything up to `psn` has been executed. Stops, without asking again, at a read or atomic
+    /// whose answer has not come. True once all of it has been taken in, or if it means nothing.
+    bool on_overtaking_acknowledge(std::uint32_t psn, std::uint64_t now_ns);
     /// A read response. True: its payload belongs to `slot` at `offset`, and the caller places it,
     /// then calls read_placed(). False: not the one awaited; drop it.
     bool on_read_response(const wire::PacketHeader& header, std::uint32_t& slot,
