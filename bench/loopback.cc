@@ -4,6 +4,7 @@
 //   flag   a word in shared memory goes to and fro: the floor for anything between two processes
 //   tcp    the same over TCP on the loopback interface, TCP_NODELAY, non-blocking sockets
 //   bulk   TCP one way, in writes of the given size
+//   memcpy one core copying a buffer of that size to another, both in place
 // Prints one `key value` per line. Latencies are half round trips, median, in microseconds;
 // bandwidth is in GB/s (10^9 bytes).
 //
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -40,10 +42,10 @@ constexpr std::chrono::seconds kPatience{3};
     std::exit(1);
 }
 
-double half_median_us(std::vector<double>& rounds_us) {
-    const auto middle = rounds_us.begin() + static_cast<std::ptrdiff_t>(rounds_us.size() / 2);
-    std::nth_element(rounds_us.begin(), middle, rounds_us.end());
-    return *middle / 2;
+double median_of(std::vector<double>& values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
 }
 
 /// Runs `round` until there is enough to tell a median.
@@ -61,7 +63,7 @@ double measure(Round round) {
         rounds_us.push_back(std::chrono::duration<double, std::micro>(now - before).count());
         before = now;
     }
-    return half_median_us(rounds_us);
+    return median_of(rounds_us) / 2;
 }
 
 struct Lines {
@@ -206,6 +208,24 @@ double tcp_gb_per_second(std::size_t write_bytes) {
         });
 }
 
+double memcpy_gb_per_second(std::size_t bytes) {
+    std::vector<char> from(bytes, 1);
+    std::vector<char> to(bytes, 2);
+    const std::size_t copies = std::max<std::size_t>(kBulkBytes / bytes / 16, 1);
+    std::vector<double> batches;
+    for (int batch = 0; batch < 41; ++batch) {
+        const auto begin = Clock::now();
+        for (std::size_t i = 0; i < copies; ++i) {
+            std::memcpy(to.data(), from.data(), bytes);
+            // Keeps the compiler from leaving out copies that nobody reads.
+            asm volatile("" : : "r"(to.data()) : "memory");
+        }
+        const std::chrono::duration<double> took = Clock::now() - begin;
+        batches.push_back(static_cast<double>(copies * bytes) / took.count() / 1e9);
+    }
+    return median_of(batches);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -217,5 +237,6 @@ int main(int argc, char** argv) {
     std::printf("flag_us %.3f\n", flag_us());
     std::printf("tcp_us %.3f\n", tcp_us());
     std::printf("tcp_gb_per_second %.3f\n", tcp_gb_per_second(write_bytes));
+    std::printf("memcpy_gb_per_second %.3f\n", memcpy_gb_per_second(write_bytes));
     return 0;
 }

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Weir and TCP, taken in turn on the same two cores in one run; medians and ratios.
+
+Every round takes each figure once, Weir's and the other side's by turns, so that a change of the machine's mood meets
+both. Programs are pinned: server to core 0, client to core 1. Latencies are one way; bandwidth is in GB/s (10^9 bytes).
+
+  bench/figures.py [--rounds 7] [--build build] [--fabric examples/pair.yaml] [--fifo]
+
+--fifo (root) runs both sides with real-time priority, for machines that others use at the same time.
+Exit code 1 if a figure is missing or misses its goal.
+"""
+import argparse
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MIB = 1 << 20
+
+
+class Bench:
+    def __init__(self, options, folder):
+        self.bin = (ROOT / options.build / "bin").resolve()
+        self.prefix = ["chrt", "-f", "10"] if options.fifo else []
+        self.env = dict(os.environ, WEIR_RUNTIME_DIR=folder)
+        self.port = 21000
+        self.samples = {}
+
+    def note(self, key, value):
+        self.samples.setdefault(key, []).append(value)
+
+    def start(self, command, core, **kwargs):
+        return subprocess.Popen(["taskset", "-c", str(core), *self.prefix, *command], text=True, env=self.env,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs)
+
+    def finish(self, process, seconds=60):
+        try:
+            return process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return ""
+
+    def weir(self, *arguments):
+        subprocess.run([self.bin / "weir", *arguments], env=self.env, check=True, stdout=subprocess.DEVNULL)
+
+    def perftest(self, key, column, scale, program, *arguments):
+        """Runs a perftest pair on h0 and h1 and keeps the number in `column` of the client's row."""
+        self.port += 1
+        command = [program, *arguments, "-p", str(self.port)]
+        run = [str(self.bin / "weir"), "run", "--hosts"]
+        server = self.start([*run, "h0", "--", *command], 0)
+        time.sleep(0.4)
+        output = self.finish(self.start([*run, "h1", "--", *command, "127.0.0.1"], 1))
+        self.finish(server, 5)
+        rows = [line.split() for line in output.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
+        if rows:
+            self.note(key, float(rows[-1][column]) * scale)
+
+    def loopback(self, size):
+        output = self.finish(subprocess.Popen([*self.prefix, str(self.bin / "loopback"), str(size)], text=True,
+                                              stdout=subprocess.PIPE))
+        for name, value in re.findall(r"(\w+) ([\d.]+)", output):
+            key = f"{name}_{size}" if name.endswith("per_second") else name
+            self.note(key, float(value))
+
+    def ucx(self):
+        self.port += 1
+        env = dict(self.env, UCX_TLS="tcp,self", UCX_NET_DEVICES="lo")
+        server = subprocess.Popen(["taskset", "-c", "0", *self.prefix, "ucx_perftest", "-p", str(self.port)], env=env,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.4)
+        client = subprocess.Popen(["taskset", "-c", "1", *self.prefix, "ucx_perftest", "127.0.0.1", "-p",
+                                   str(self.port), "-t", "tag_lat", "-s", "8", "-n", "20000", "-f"], env=env,
+                                  text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        fields = self.finish(client).split()
+        self.finish(server, 5)
+        if len(fields) > 2:
+            self.note("ucx_us", float(fields[1]))
+
+    def iperf(self):
+        self.port += 1
+        server = subprocess.Popen(["taskset", "-c", "0", *self.prefix, "iperf3", "-s", "-1", "-p", str(self.port)],
+                                  stdout=subprocess.DEVNULL)
+        time.sleep(0.4)
+        client = self.start(["iperf3", "-c", "127.0.0.1", "-t", "2", "-p", str(self.port), "-f", "k"], 1)
+        found = re.findall(r"([\d.]+) Kbits/sec.*receiver", self.finish(client))
+        self.finish(server, 5)
+        if found:
+            self.note("iperf_gb", float(found[-1]) / 8e6)
+
+    def round(self):
+        self.loopback(65536)
+        self.perftest("write_us", 4, 1, "ib_write_lat", "-s", "8", "-n", "20000")
+        self.perftest("send_us", 4, 1, "ib_send_lat", "-s", "8", "-n", "20000")
+        self.perftest("read_us", 4, 1, "ib_read_lat", "-s", "8", "-n", "20000")
+        self.ucx()
+        self.perftest("write_gb_64k", 3, MIB / 1e9, "ib_write_bw", "-s", "65536", "-n", "5000")
+        self.perftest("write_gb_1m", 3, MIB / 1e9, "ib_write_bw", "-s", str(MIB), "-n", "2000")
+        self.iperf()
+        self.perftest("rate_m", 4, 1, "ib_write_bw", "-s", "8", "-l", "32", "-n", "200000")
+
+
+def table(samples):
+    median = {key: statistics.median(values) for key, values in samples.items()}
+    missed = []
+
+    def row(name, value, other, other_name, goal, ratio, good):
+        verdict = "ok" if good else "missed"
+        if not good:
+            missed.append(name)
+        print(f"{name:<34}{value:>10.2f}{other:>10.2f}  {other_name:<24}{ratio:>8.2f} x  goal {goal:<22}{verdict}")
+
+    print(f"{'figure':<34}{'Weir':>10}{'other':>10}  {'what the other is':<24}{'ratio':>10}")
+    try:
+        flag, tcp, ucx = median["flag_us"], median["tcp_us"], median["ucx_us"]
+        for key, name in (("write_us", "8 B RDMA write, us one way"), ("send_us", "8 B send, us one way")):
+            limit = 2.5 * flag + 0.25
+            value = median[key]
+            row(name, value, flag, "bare flag, one way", f"<= {limit:.2f} us", value / flag, value <= limit)
+            row(name, value, tcp, "TCP loopback, polling", ">= 10 x faster", tcp / value, tcp / value >= 10)
+            row(name, value, ucx, "ucx_perftest over TCP", ">= 8 x faster", ucx / value, ucx / value >= 8)
+        for key, size, name in (("write_gb_64k", 65536, "64 KiB RDMA write, GB/s"),
+                                ("write_gb_1m", MIB, "1 MiB RDMA write, GB/s")):
+            copy = median[f"memcpy_gb_per_second_{size}"]
+            row(name, median[key], copy, "memcpy, one core", ">= 0.5 x", median[key] / copy, median[key] / copy >= 0.5)
+            other = median["iperf_gb"]
+            row(name, median[key], other, "iperf3 over loopback", ">= 2 x", median[key] / other,
+                median[key] / other >= 2)
+        row("8 B writes in lists, million/s", median["rate_m"], 2.0, "goal", ">= 2 M/s", median["rate_m"] / 2,
+            median["rate_m"] >= 2)
+    except KeyError as missing:
+        print(f"no figure for {missing}: that program did not end in time or is not installed")
+        missed.append(str(missing))
+    return missed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--fabric", default="examples/pair.yaml")
+    parser.add_argument("--fifo", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="weir-figures-") as folder:
+        bench = Bench(options, folder)
+        bench.weir("up", str(ROOT / options.fabric))
+        try:
+            for number in range(options.rounds):
+                print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+                bench.round()
+                bench.loopback(MIB)
+        finally:
+            bench.weir("down")
+        print(f"medians of {options.rounds} rounds, load average {os.getloadavg()[0]:.1f}")
+        return 1 if table(bench.samples) else 0
+
+
+sys.exit(main())
