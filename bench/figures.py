@@ -77,11 +77,12 @@ class Bench:
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(0.4)
         client = subprocess.Popen(["taskset", "-c", "1", *self.prefix, "ucx_perftest", "127.0.0.1", "-p",
-                                   str(self.port), "-t", "tag_lat", "-s", "8", "-n", "20000", "-f"], env=env,
+                                   str(self.port), "-t", "tag_lat", "-s", "8", "-n", "20000", "-f", "-v"], env=env,
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        fields = self.finish(client).split()
+        fields = self.finish(client).strip().splitlines()[-1:]
+        fields = fields[0].split(",") if fields else []
         self.finish(server, 5)
-        if len(fields) > 2:
+        if len(fields) > 2 and re.fullmatch(r"[\d.]+", fields[1]):
             self.note("ucx_us", float(fields[1]))
 
     def iperf(self):

@@ -54,6 +54,8 @@ void futex_wake(const std::atomic<std::uint32_t>& word) {
 struct Registry {
     std::mutex lock;
     std::map<std::pair<std::string, std::uint32_t>, std::weak_ptr<Attachment>> joined;
+    std::vector<std::shared_ptr<Attachment>>
+        forking;  ///< Between fork's handlers: held and locked.
     std::atomic<int> threads{0};
     bool fork_handlers = false;
 };
@@ -62,29 +64,44 @@ Registry& registry() {
     return *instance;
 }
 
+void before_fork() {
+    auto& r = registry();
+    r.lock.lock();
+    for (auto& [key, weak] : r.joined) {
+        auto attachment = weak.lock();
+        if (attachment == nullptr) continue;
+        attachment->lock.lock();
+        attachment->memory.copy_for_child();
+        r.forking.push_back(std::move(attachment));
+    }
+}
+
+void after_fork_in_parent() {
+    auto& r = registry();
+    for (auto& attachment : r.forking) {
+        attachment->memory.drop_copies();
+        attachment->lock.unlock();
+    }
+    const auto released = std::exchange(r.forking, {});
+    r.lock.unlock();
+}
+
 /// A child has its parent's objects but not its place in the fabric: they answer with errors, and
-/// memory that was shared with peers becomes the child's own again.
+/// memory that was shared with peers is the child's own again.
 void after_fork_in_child() {
     auto& r = registry();
-    for (auto& [key, weak] : r.joined) {
-        const auto attachment = weak.lock();
-        if (attachment == nullptr) continue;
+    for (auto& attachment : r.forking) {
         attachment->foreign.store(true);
-        attachment->memory.privatise();
+        attachment->memory.adopt_copies();
         // The child must be able to drop its reference without joining a thread that it does not
         // have.
         new (&attachment->thread) std::thread();
         new (&attachment->lock) std::mutex();
     }
+    r.forking.clear();
     r.joined.clear();
     new (&r.lock) std::mutex();
     r.threads.store(0);
-}
-void before_fork() {
-    registry().lock.lock();
-}
-void after_fork_in_parent() {
-    registry().lock.unlock();
 }
 
 bool kernel_copy_works() {
@@ -331,6 +348,7 @@ void Attachment::run_thread() {
         seen_polls = polls_now;
         if (polling) {
             // The program does it all by itself; look again later whether it still does.
+            sleeps_until.store(0, std::memory_order_release);
             futex_wait(me.doorbell, bell, kLookEveryNs);
             continue;
         }
@@ -351,6 +369,10 @@ void Attachment::run_thread() {
             }
             if ((retry || unfinished || !actors.empty()) && (wait == 0 || wait > kRetryNs))
                 wait = kRetryNs;
+            sleeps_until.store(wait == 0             ? kForever
+                               : wait > kLookEveryNs ? now_ns() + wait
+                                                     : 0,
+                               std::memory_order_release);
             flush_wakes();
         }
         if (arena.header().closing.load(std::memory_order_relaxed) != 0) close_down();
@@ -415,6 +437,15 @@ void Attachment::break_qp(QueuePair::State& qp, bool tell) {
     collect(qp);
     flush_receives(qp);
     if (tell) qp.hca->raise({IBV_EVENT_QP_FATAL, nullptr, qp.self, nullptr, 0});
+}
+
+void Attachment::leave_to_thread() {
+    const auto until = sleeps_until.load(std::memory_order_acquire);
+    if (until == 0) return;
+    const bool soon = retry || unfinished || !actors.empty() || owes_ack != nullptr;
+    if (!soon && (next_deadline == 0 || next_deadline >= until)) return;
+    sleeps_until.store(0, std::memory_order_relaxed);
+    ring_own_bell();
 }
 
 void Attachment::ring_own_bell() {

@@ -138,6 +138,7 @@ int CompletionQueue::poll(int count, ibv_wc* completions) {
         taken += state_->take(wanted - taken, completions + taken);
         a.note_poll();
     }
+    a.leave_to_thread();
     if (taken == 0 && state_->overrun) return -1;
     return static_cast<int>(taken);
 }

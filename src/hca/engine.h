@@ -229,6 +229,9 @@ struct Attachment {
     // The progress thread. Not under the lock.
     std::atomic<std::uint32_t> app_polls{0};
     std::atomic<bool> stopping{false};
+    /// When the thread will look of itself: 0 soon (or it is at work), kForever not at all.
+    static constexpr std::uint64_t kForever = ~0ULL;
+    std::atomic<std::uint64_t> sleeps_until{0};
     std::atomic<bool> orphaned{false};  ///< The fabric is gone: objects can only be destroyed.
     std::atomic<bool> foreign{false};   ///< Inherited over fork: not this process's; nothing works.
     std::thread thread;
@@ -305,6 +308,9 @@ struct Attachment {
         ring_own_bell();
     }
     void ring_own_bell();
+    /// Called when the program leaves the engine: wakes the thread if there is something to be done
+    /// before it means to wake up.
+    void leave_to_thread();
 
     /// Finds the MR behind a remote key at a QP; null if it does not grant this.
     [[nodiscard]] const arena::MrEntry* find_mr(std::uint32_t owner, std::uint32_t pd,

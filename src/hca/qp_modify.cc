@@ -222,6 +222,7 @@ int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
     }
     a.collect(qp);
     a.progress();
+    a.leave_to_thread();
     return 0;
 }
 

@@ -260,6 +260,7 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     }
     a.pay_ack();
     a.flush_wakes();
+    a.leave_to_thread();
     return error;
 }
 

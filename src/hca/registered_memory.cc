@@ -180,7 +180,7 @@ void RegisteredMemory::reclaim() {
     reclaim_at_ = window_end_ + (256ULL << 20U);
 }
 
-void RegisteredMemory::privatise() {
+void RegisteredMemory::copy_for_child() {
     for (const auto& area : read_areas(0, ~std::uintptr_t{0})) {
         if (!area.window) continue;
         const std::size_t bytes = area.end - area.begin;
@@ -188,11 +188,26 @@ void RegisteredMemory::privatise() {
         void* fresh =
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (fresh == MAP_FAILED) continue;
-        std::memcpy(fresh, reinterpret_cast<const void*>(area.begin), bytes);
-        mprotect(fresh, bytes, protection);
-        mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-               reinterpret_cast<void*>(area.begin));
+        if (area.readable) {
+            std::memcpy(fresh, reinterpret_cast<const void*>(area.begin), bytes);
+        }
+        copies_.push_back({fresh, area.begin, bytes, protection});
     }
+}
+
+void RegisteredMemory::adopt_copies() {
+    for (const auto& copy : copies_) {
+        mprotect(copy.at, copy.bytes, copy.protection);
+        mremap(copy.at, copy.bytes, copy.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               reinterpret_cast<void*>(copy.original));
+    }
+    copies_.clear();
+}
+
+void RegisteredMemory::drop_copies() {
+    for (const auto& copy : copies_)
+        munmap(copy.at, copy.bytes);
+    copies_.clear();
 }
 
 }  // namespace weir::hca

@@ -41,8 +41,13 @@ class RegisteredMemory {
     int place(std::uintptr_t address, std::size_t length, bool writable, int own_threads,
               Placement& placement);
 
-    /// In the child of a fork: replaces every moved range by a private copy of it.
-    void privatise();
+    /// Around fork(): before it, in the parent, copies every moved range; after it the child puts
+    /// the copies in place of the shared pages, and the parent drops them. So the child has the
+    /// memory of the moment of the fork, whatever peers write meanwhile, as the kernel has it for
+    /// pinned pages.
+    void copy_for_child();
+    void adopt_copies();
+    void drop_copies();
 
   private:
     struct Area {  // one line of /proc/self/maps, as far as it matters
@@ -56,6 +61,13 @@ class RegisteredMemory {
     std::uint64_t take_window(std::uint64_t bytes);
     void reclaim();
 
+    struct Copy {
+        void* at;
+        std::uintptr_t original;
+        std::size_t bytes;
+        int protection;
+    };
+    std::vector<Copy> copies_;
     struct Range {
         std::uint64_t offset;
         std::uint64_t bytes;
