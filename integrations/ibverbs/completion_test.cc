@@ -97,7 +97,7 @@ TEST_F(CompletionTest, DestructionWaitsForAcknowledgements) {
         << "the event that was not taken went with its queue";
 }
 
-TEST_F(CompletionTest, AWaitingThreadIsWokenOrCancelled) {
+TEST_F(CompletionTest, AWaitingThreadIsWoken) {
     std::thread waker([this] {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         ibv_req_notify_cq(watched, 0);
@@ -107,7 +107,12 @@ TEST_F(CompletionTest, AWaitingThreadIsWokenOrCancelled) {
     EXPECT_EQ(ibv_get_cq_event(channel, &found, &found_context), 0);
     ibv_ack_cq_events(watched, 1);
     waker.join();
+}
 
+TEST_F(CompletionTest, AWaitingThreadCanBeCancelled) {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "skipped: this sanitizer takes the end of a cancelled thread for an error";
+#endif
     pthread_t sleeper{};
     ASSERT_EQ(pthread_create(
                   &sleeper, nullptr,

@@ -297,9 +297,9 @@ void Attachment::unwatch() {
     if (!watching) return;
     watching = false;
     auto& entry = hot->entry();
-    entry.requests.watched.store(0, std::memory_order_seq_cst);
-    entry.responses.watched.store(0, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // Exchanges, being full barriers, come before the looks below: see Mover::finish.
+    entry.requests.watched.exchange(0, std::memory_order_seq_cst);
+    entry.responses.watched.exchange(0, std::memory_order_seq_cst);
     const bool answered =
         entry.responses.acknowledged.load(std::memory_order_acquire) != hot->seen_acknowledged;
     if (answered || entry.requests.occupancy() != 0 || entry.responses.occupancy() != 0) {

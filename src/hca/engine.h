@@ -123,6 +123,7 @@ struct SharedReceiveQueue::State {
     ReceiveRing ring;
     std::uint32_t limit = 0;
     std::uint32_t users = 0;
+    bool starved = false;  ///< Packets wait for receives, in the ring of some QP of it.
 };
 
 struct QueuePair::State {
@@ -167,6 +168,7 @@ struct QueuePair::State {
     Buffers open;
     std::uint32_t open_bytes = 0;
     bool last_wqe_told = false;
+    bool starved = false;  ///< Packets wait in the ring for receives to be posted.
 
     [[nodiscard]] arena::QpEntry& entry() const;
     [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }

@@ -298,6 +298,11 @@ int QueuePair::post_receive(ibv_recv_wr* list, ibv_recv_wr** bad) {
     }
     const std::lock_guard guard(a.lock);
     const int error = push_receives(qp.receives, list, bad);
+    if (qp.starved) {
+        qp.starved = false;
+        a.service_requests(qp);
+        a.flush_wakes();
+    }
     if (state == IBV_QPS_ERR) a.flush_receives(qp);
     return error;
 }
@@ -312,8 +317,16 @@ int SharedReceiveQueue::post(ibv_recv_wr* list, ibv_recv_wr** bad) {
         if (bad != nullptr) *bad = list;
         return EIO;
     }
-    const std::lock_guard guard(state_->attachment->lock);
-    return push_receives(state_->ring, list, bad);
+    auto& a = *state_->attachment;
+    const std::lock_guard guard(a.lock);
+    const int error = push_receives(state_->ring, list, bad);
+    if (state_->starved) {
+        state_->starved = false;
+        a.retry = true;  // some QP of it waits: look at all
+        a.progress();
+        a.leave_to_thread();
+    }
+    return error;
 }
 
 int SharedReceiveQueue::modify(const ibv_srq_attr& attr, int mask) {

@@ -15,16 +15,12 @@ void copy_ordered(void* to, const void* from, std::size_t length) {
         target += length - 8;
         source += length - 8;
         length = 8;
-        std::atomic_thread_fence(std::memory_order_release);
     }
-    if (length == 8) {
+    // Release stores: what was copied before is seen by whoever sees them.
+    if (length == 8 && reinterpret_cast<std::uintptr_t>(target) % 8 == 0) {
         std::uint64_t last = 0;
         std::memcpy(&last, source, 8);
-        if (reinterpret_cast<std::uintptr_t>(target) % 8 == 0) {
-            __atomic_store_n(reinterpret_cast<std::uint64_t*>(target), last, __ATOMIC_RELEASE);
-        } else {
-            std::memcpy(target, &last, 8);
-        }
+        __atomic_store_n(reinterpret_cast<std::uint64_t*>(target), last, __ATOMIC_RELEASE);
         return;
     }
     for (std::size_t i = 0; i < length; ++i)

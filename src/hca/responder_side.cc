@@ -296,6 +296,18 @@ class OwnerEnv : public EnvBase {
     QueuePair::State& state_;
 };
 
+/// Unreliable services: a message that finds no receive posted waits in the ring, and behind it the
+/// port, for a head-of-queue lifetime. So a program that posts in bursts loses nothing. Posting
+/// serves it.
+bool starved(QueuePair::State& qp, const PacketHeader& header) {
+    const bool takes = wire::is_send(header.opcode) ? wire::starts_message(header.opcode)
+                                                    : wire::has_immediate(header.opcode);
+    if (!takes || qp.receive_open || !qp.receive_ring().empty()) return false;
+    qp.starved = true;
+    if (qp.srq != nullptr) qp.srq->starved = true;
+    return true;
+}
+
 /// Datagrams: no order, no answers; what finds no receive is dropped, as the service has it.
 void take_datagram(Attachment& a, QueuePair::State& qp, const arena::PacketEntry& packet) {
     const auto& header = packet.header;
@@ -334,11 +346,14 @@ void Attachment::service_requests(QueuePair::State& qp) {
         return;
     }
     if (receiving == 0) return;
-    if (entry.choked.load(std::memory_order_relaxed) != 0) entry.choked.store(0);
+    if (entry.choked.load(std::memory_order_relaxed) != 0 && !qp.receive_ring().empty()) {
+        entry.choked.store(0);
+    }
     const auto ring = mover.request_ring(qp.number);
     credit::Slot slot{};
     if (qp.type == IBV_QPT_UD) {
         while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.peek(ring, slot)) {
+            if (starved(qp, arena.packet(slot.packet).header)) return;
             take_datagram(*this, qp, arena.packet(slot.packet));
             mover.pop(ring);
             mover.release(slot);
@@ -358,6 +373,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
     while (!broken && mover.peek(ring, slot)) {
         const auto& packet = arena.packet(slot.packet);
         if (packet.header.slid == entry.peer_lid) {
+            if (qp.type == IBV_QPT_UC && starved(qp, packet.header)) break;
             env.set_packet(packet);
             const auto verdict = responder.on_request(packet.header);
             if (verdict == Verdict::kLater) {
