@@ -202,6 +202,48 @@ bool ProcessTable::packets_in_flight(std::uint32_t index) const {
     return any;
 }
 
+/// A packet counts as lost when two looks a second apart missed it: one look may miss what moves
+/// meanwhile, but what moves does not stay for a second.
+/// Packets that were in nobody's buffer when their sender died (taken, not yet sent), or whose
+/// consumer died between taking and releasing them. What stands in no buffer will be released by
+/// nobody else, or only by somebody who finds that done.
+void ProcessTable::release_lost(std::uint32_t index) {
+    const auto first = index * arena::kPacketsPerProcess;
+    std::vector<bool> found(arena::kPacketsPerProcess, false);
+    const auto note = [&](credit::LaneBuffer& buffer) {
+        const auto head = credit::Head::decode(buffer.head.load(std::memory_order_acquire));
+        // One more than the buffer holds: a packet may stand at the tail and not be counted yet.
+        for (std::uint32_t i = 0; i <= buffer.occupancy() && i < credit::kSlotCount; ++i) {
+            const auto at = head.index + i;
+            const auto slot = credit::Slot::decode(buffer.slot(at).load(std::memory_order_acquire));
+            const bool filled = slot.sequence == (at & credit::kSequenceMask);
+            if (filled && slot.packet - first < found.size()) found[slot.packet - first] = true;
+        }
+    };
+    const auto& header = arena_.header();
+    for (std::uint32_t port = 0; port < header.port_count; ++port) {
+        for (std::uint32_t lane = 0; lane < header.lane_count; ++lane)
+            note(arena_.lane(port, lane));
+    }
+    visit_entries(header.qps_at, 0, arena::kQpCount, sizeof(arena::QpEntry), [&](std::uint32_t i) {
+        auto& qp = arena_.qp(i);
+        if (qp.initialised.load(std::memory_order_acquire) == 0) return;
+        note(qp.requests);
+        note(qp.responses);
+    });
+    const auto missed_before = std::exchange(slots_[index].missed, {});
+    for (std::uint32_t i = 0; i < arena::kPacketsPerProcess; ++i) {
+        const auto state = arena_.packet(first + i).state.load(std::memory_order_acquire);
+        if ((state & 1U) == 0 || found[i]) continue;
+        const auto& seen = missed_before;
+        if (std::find(seen.begin(), seen.end(), first + i) != seen.end()) {
+            mover_.release({0, (state >> 1U) & 0xfffU, first + i, 0});
+        } else {
+            slots_[index].missed.push_back(first + i);
+        }
+    }
+}
+
 void ProcessTable::settle(std::uint32_t index) {
     Slot& slot = slots_[index];
     if (packets_in_flight(index)) {
@@ -210,7 +252,8 @@ void ProcessTable::settle(std::uint32_t index) {
         if (look && !sweep() && slot.ticks >= kLifetimeTicks) {
             mover_.choke_stuck();
         }
-        return;
+        if (slot.ticks % kLifetimeTicks == 0) release_lost(index);
+        if (packets_in_flight(index)) return;
     }
     arena_.process(index).identity.store(0, std::memory_order_release);
     slot.identity = 0;

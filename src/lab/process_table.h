@@ -70,7 +70,8 @@ class ProcessTable {
         std::uint64_t moving_seen = 0;   ///< ProcessEntry::moving at the last tick.
         std::uint64_t moving_swept = 0;  ///< Value for which the fabric has been swept already.
         int ticks = 0;  ///< Of the present stage, or of the present stand-still of its mover.
-        std::vector<std::uint32_t> qps;  ///< Dead ones' queue pairs, not yet given back.
+        std::vector<std::uint32_t> missed;  ///< Packets in flight that the last look found nowhere.
+        std::vector<std::uint32_t> qps;     ///< Dead ones' queue pairs, not yet given back.
     };
 
     void part(std::uint32_t index);
@@ -81,6 +82,7 @@ class ProcessTable {
     bool drain_qp(std::uint32_t qp, std::uint32_t identity);
     void look_at_mover(std::uint32_t index);
     [[nodiscard]] bool packets_in_flight(std::uint32_t index) const;
+    void release_lost(std::uint32_t index);
     void wake_sleepers();
     void ring(std::uint32_t index);
     /// Calls visit(i) for each entry of a sparse table that has pages.

@@ -209,6 +209,24 @@ TEST_F(LabTest, AKilledProgramLeavesNothingBehind) {
         eventually([&] { return arena.process(arena::slot_of(dead)).identity.load() == 0; }));
 }
 
+TEST_F(LabTest, PacketsThatADeadProgramNeverSentAreTakenBack) {
+    ASSERT_TRUE(up());
+    const Program self = attach("h0");
+    const auto arena = self.client.arena();
+    Child child([] {
+        static Program* program = new Program(attach("h1"));
+        open_qp(*program, kChildQp, "h1");
+        // Taken from the pool, and then the kill came.
+        const auto first = arena::slot_of(program->identity) * arena::kPacketsPerProcess;
+        program->client.arena().packet(first + 3).state.store((9U << 1U) | 1U);
+    });
+    ASSERT_TRUE(child.ready());
+    const std::uint32_t dead = arena.qp(kChildQp).owner.load();
+    child.kill();
+    const auto gone = [&] { return arena.process(arena::slot_of(dead)).identity.load() == 0; };
+    EXPECT_TRUE(eventually(gone) || eventually(gone) || eventually(gone));
+}
+
 TEST_F(LabTest, AStoppedProgramsPacketIsMovedOnByTheDaemon) {
     ASSERT_TRUE(up());
     const Program self = attach("h0");
