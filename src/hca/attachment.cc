@@ -115,7 +115,6 @@ bool kernel_copy_works() {
 int errno_of(const Error& error) {
     switch (error.code) {
         case ErrorCode::kNotFound:
-            return ENOENT;
         case ErrorCode::kUnreachable:
             return ENOENT;
         case ErrorCode::kDenied:

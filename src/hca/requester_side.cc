@@ -155,6 +155,7 @@ void send_reply(Attachment& a, const arena::QpEntry& from, PacketHeader header, 
     }
 }
 
+// NOLINTNEXTLINE(readability-function-size): where the payload lies takes three arguments.
 bool send_read_response(Attachment& a, const arena::QpEntry& from, const PacketHeader& request,
                         arena::PayloadKind kind, std::uint32_t memory_owner, std::uint64_t address,
                         bool quiet) {
