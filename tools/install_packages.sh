@@ -14,7 +14,7 @@ run_packages=(
 test_packages=(
     libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev librdmacm-dev libibumad-dev
     bats scdoc python3 python3-yaml python3-jsonschema python3-pyverbs ucx-utils qperf iperf3
-    clang-format-14 shellcheck procps
+    clang-format-14 shellcheck procps jq gdb git util-linux binutils
 )
 
 case "${1:-}" in
