@@ -44,10 +44,12 @@ static_assert(kPacketCount <= 1U << 22U, "a slot names a packet in 22 bits");
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
 inline constexpr std::uint32_t kBulkPerProcess = 64;
 /// Payload that fits into the packet descriptor itself.
-inline constexpr std::uint32_t kInlineBytes = 160;
+inline constexpr std::uint32_t kInlineBytes = 152;
+/// Requests that may stand in a QP's ring executed and not yet popped (QpEntry::taken).
+inline constexpr std::uint32_t kQpLag = 4;
 /// Outstanding requests of one QP, in packets; below the ring's size so that no packet finds it
-/// full.
-inline constexpr std::uint32_t kQpWindow = 24;
+/// full, even beside kQpLag others.
+inline constexpr std::uint32_t kQpWindow = 20;
 inline constexpr std::uint32_t kReadyWords = 63;
 
 struct ArenaHeader {
@@ -147,6 +149,9 @@ struct alignas(256) PacketEntry {
     std::uint32_t memory_owner;  ///< Process identity, for kReference and kWindow.
     std::uint32_t unused;
     wire::PacketHeader header;
+    /// Sends over a reliable connection: an acknowledgement of the other direction that goes the
+    /// same way, as in LaneBuffer::acknowledged; 0 if none.
+    std::uint64_t acknowledged;
     std::uint8_t payload[kInlineBytes];
 };
 static_assert(sizeof(wire::PacketHeader) == 64);
@@ -238,6 +243,10 @@ struct QpEntry {
     std::atomic<std::uint32_t> closing;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
+    /// Index of the next request to be executed, as in credit::Head. The head of `requests` follows
+    /// it, by up to kQpLag later, so that not every message costs the line of head and tail.
+    /// Changed by the holder of `lock`; for UD, by the owner.
+    std::atomic<std::uint32_t> taken;
     transport::ResponderState responder;
     credit::LaneBuffer requests;   ///< Requests that have arrived; the responder's input.
     credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.

@@ -241,7 +241,7 @@ bool Attachment::service_hot() {
     auto& qp = *hot;
     credit::Slot head{};
     bool found = false;
-    if (mover.peek(mover.request_ring(qp.number), head)) {
+    if (request_in_sight(qp, head)) {
         // What came quietly, its sender is about to execute; looking on would only be in its way.
         const auto route = arena.packet(head.packet).route.load(std::memory_order_relaxed);
         if (!arena::Route::decode(route).quiet) {
@@ -308,7 +308,7 @@ void Attachment::unwatch() {
 
 void Attachment::progress() {
     if (!service_hot() || ++polls_hot % kOthersEvery == 0) {
-        pay_ack();
+        pay();
         service_actors();
         service_ready();
         const bool asked = process().rescan.load(std::memory_order_relaxed) != 0;
@@ -360,7 +360,8 @@ void Attachment::run_thread() {
             polls_parked = 0;
             unwatch();
             progress();
-            pay_ack();
+            pay();
+            catch_up();
             check_timers(false);
             if (next_deadline != 0) {
                 const auto now = now_ns();
@@ -395,7 +396,7 @@ void Attachment::park_for_wait() {
     process().summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
     unwatch();
     progress();
-    pay_ack();
+    pay();
     flush_wakes();
 }
 
@@ -428,7 +429,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
 }
 
 void Attachment::break_qp(QueuePair::State& qp, bool tell) {
-    if (owes_ack == &qp) owes_ack = nullptr;
+    if (owes == &qp) owes = nullptr;
     remove_actor(qp);
     qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
     qp.entry().receiving.store(0, std::memory_order_release);
@@ -441,7 +442,7 @@ void Attachment::break_qp(QueuePair::State& qp, bool tell) {
 void Attachment::leave_to_thread() {
     const auto until = sleeps_until.load(std::memory_order_acquire);
     if (until == 0) return;
-    const bool soon = retry || unfinished || !actors.empty() || owes_ack != nullptr;
+    const bool soon = retry || unfinished || !actors.empty() || owes != nullptr;
     if (!soon && (next_deadline == 0 || next_deadline >= until)) return;
     sleeps_until.store(0, std::memory_order_relaxed);
     ring_own_bell();

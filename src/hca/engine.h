@@ -157,6 +157,7 @@ struct QueuePair::State {
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
     std::uint64_t seen_acknowledged = 0;  ///< LaneBuffer::acknowledged when last taken in.
+    std::uint64_t carried_acknowledge = 0;  ///< Came with a send, and not yet taken in wholly.
     std::uint32_t sent_packets = 0;  ///< Guess at the tail of the peer's ring, for prefetching.
     bool acting = false;             ///< In Attachment::actors.
 
@@ -169,6 +170,9 @@ struct QueuePair::State {
     std::uint32_t open_bytes = 0;
     bool last_wqe_told = false;
     bool starved = false;  ///< Packets wait in the ring for receives to be posted.
+    /// Where the next request is looked for: QpEntry::taken when it was last read.
+    std::uint32_t next_request = 0;
+    std::uint32_t lag = 0;  ///< Requests executed by us that may not have been popped.
 
     [[nodiscard]] arena::QpEntry& entry() const;
     [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }
@@ -214,8 +218,10 @@ struct Attachment {
     /// every poll.
     std::vector<QueuePair::State*> actors;
     bool watching = false;  ///< The hot QP's rings say so (LaneBuffer::watched).
-    QueuePair::State* owes_ack =
-        nullptr;                      ///< Its acknowledgement waits until the program was served.
+    /// Its acknowledgement waits until the program was served.
+    QueuePair::State* owes = nullptr;
+    /// The one QP whose `lag` is not zero. So at most kQpLag packets are kept from their senders.
+    QueuePair::State* lagging = nullptr;
     QueuePair::State* hot = nullptr;  ///< The QP that last had something.
     std::uint32_t next_qp_hint = 0;
     std::uint32_t next_mr_hint = 0;
@@ -257,11 +263,25 @@ struct Attachment {
     /// Makes `qp` the one that is looked at first, without being told.
     void watch(QueuePair::State& qp);
     void unwatch();
-    void pay_ack();
+    void pay();
+    /// Pops what has been executed. REQUIRES: for RC and UC, we hold its lock.
+    void settle(QueuePair::State& qp);
+    /// Notes that requests of this QP were executed, and settles another's. REQUIRES: as above.
+    void lag_behind(QueuePair::State& qp);
+    /// Settles whoever lags, if nobody holds its lock: then they do it.
+    void catch_up();
+    void forget_debts(const QueuePair::State& qp);
+    /// True if a request stands where the next is looked for, or that place is out of date.
+    [[nodiscard]] bool request_in_sight(QueuePair::State& qp, credit::Slot& slot) const;
     /// True if there were any.
     bool service_responses(QueuePair::State& qp);
     bool take_acknowledged(QueuePair::State& qp);
+    bool take_acknowledge(QueuePair::State& qp, std::uint64_t word);
+    /// Takes the acknowledgement that is owed for `qp`, to go with a send: its word, or 0.
+    std::uint64_t take_owed(QueuePair::State& qp);
+    void give_back_owed(QueuePair::State& qp);
     void service_requests(QueuePair::State& qp);
+    void service_datagrams(QueuePair::State& qp);
     /// Sends what the requester may send, executes it at the peer where possible, collects
     /// completions.
     void pump(QueuePair::State& qp);

@@ -46,8 +46,9 @@ void clear_fabric_side(Attachment& a, QueuePair::State& qp) {
 }
 
 void to_reset(Attachment& a, QueuePair::State& qp) {
-    if (a.owes_ack == &qp) a.pay_ack();
-    a.owes_ack = a.owes_ack == &qp ? nullptr : a.owes_ack;
+    if (a.owes == &qp) a.pay();
+    a.forget_debts(qp);
+    qp.lag = 0;
     clear_fabric_side(a, qp);
     a.remove_actor(qp);
     qp.requester.reset({}, 0);
@@ -92,6 +93,7 @@ void to_rts(Attachment& a, QueuePair::State& qp) {
     rules.rnr_retries = qp.attr.rnr_retry;
     qp.entry().responses.acknowledged.store(0, std::memory_order_relaxed);
     qp.seen_acknowledged = 0;
+    qp.carried_acknowledge = 0;
     qp.requester.reset(rules, qp.attr.sq_psn);
     qp.datagram_psn = qp.attr.sq_psn;
     a.retry = true;
@@ -369,8 +371,8 @@ int Hca::destroy_qp(QueuePair* qp) {
         const std::lock_guard guard(a.lock);
         state.entry().closing.store(1, std::memory_order_release);
         a.remove_actor(state);
-        if (a.owes_ack == &state) a.pay_ack();
-        a.owes_ack = a.owes_ack == &state ? nullptr : a.owes_ack;
+        if (a.owes == &state) a.pay();
+        a.forget_debts(state);
         clear_fabric_side(a, state);
         if (a.hot == &state) {
             a.unwatch();

@@ -258,7 +258,7 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     } else {
         a.pump(qp);
     }
-    a.pay_ack();
+    a.pay();
     a.flush_wakes();
     a.leave_to_thread();
     return error;

@@ -226,12 +226,16 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
         }
         const arena::Route route{header.dlid, header.sl,          false,
                                  one_sided,   wire_words(header), header.dest_qp};
+        // What one-sided requests carry is read by an agent, which is ourselves.
+        const auto carried = one_sided || owes != &qp ? 0 : take_owed(qp);
+        arena.packet(index).acknowledged = carried;
         if (send_packet(index, generation, arena.lids()[entry.own_lid], route)) {
             one_sided_out = one_sided_out || one_sided;
             ++qp.sent_packets;
             qp.datagram_psn = wire::psn_next(qp.datagram_psn);
             return true;
         }
+        if (carried != 0) give_back_owed(qp);
     }
     if (index != PacketPool::kNoPacket) pool.put_back(index);
     qp.requester.unsend();
@@ -336,14 +340,19 @@ bool Attachment::place_read(QueuePair::State& qp, const arena::PacketEntry& pack
            IBV_WC_SUCCESS;
 }
 
-bool Attachment::take_acknowledged(QueuePair::State& qp) {
-    const auto word = qp.entry().responses.acknowledged.load(std::memory_order_acquire);
-    if (word == qp.seen_acknowledged) return false;
+/// True once all of it has been taken in, or if it means nothing here.
+bool Attachment::take_acknowledge(QueuePair::State& qp, std::uint64_t word) {
     const auto psn = static_cast<std::uint32_t>(word & wire::kMask24);
-    if (word != acknowledged_word(qp.attr.sq_psn, psn) ||
-        qp.requester.on_overtaking_acknowledge(psn, coarse_now_ns())) {
-        qp.seen_acknowledged = word;
-    }
+    return word != acknowledged_word(qp.attr.sq_psn, psn) ||
+           qp.requester.on_overtaking_acknowledge(psn, coarse_now_ns());
+}
+
+bool Attachment::take_acknowledged(QueuePair::State& qp) {
+    const bool carried = qp.carried_acknowledge != 0;
+    if (carried && take_acknowledge(qp, qp.carried_acknowledge)) qp.carried_acknowledge = 0;
+    const auto word = qp.entry().responses.acknowledged.load(std::memory_order_acquire);
+    if (word == qp.seen_acknowledged) return carried;
+    if (take_acknowledge(qp, word)) qp.seen_acknowledged = word;
     return true;
 }
 

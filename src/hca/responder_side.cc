@@ -2,6 +2,7 @@
 // Executing requests: by the owner of the target QP, or by the requester as the target's agent.
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "hca/engine.h"
 
@@ -355,15 +356,10 @@ void Attachment::service_requests(QueuePair::State& qp) {
     const auto ring = mover.request_ring(qp.number);
     credit::Slot slot{};
     if (qp.type == IBV_QPT_UD) {
-        while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.peek(ring, slot)) {
-            if (starved(qp, arena.packet(slot.packet).header)) return;
-            take_datagram(*this, qp, arena.packet(slot.packet));
-            mover.pop(ring);
-            mover.release(slot);
-        }
+        service_datagrams(qp);
         return;
     }
-    if (!mover.peek(ring, slot)) return;
+    if (!request_in_sight(qp, slot)) return;
     fetch_peer_ring(qp);  // an answer is likely
     std::uint32_t free = 0;
     if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
@@ -373,7 +369,11 @@ void Attachment::service_requests(QueuePair::State& qp) {
     OwnerEnv env(*this, qp);
     transport::Responder<OwnerEnv> responder(entry.responder, qp.rules, env);
     bool broken = false;
-    while (!broken && mover.peek(ring, slot)) {
+    bool answered = false;
+    auto next = entry.taken.load(std::memory_order_relaxed);
+    while (!broken && mover.look(ring, next, slot)) {
+        // Answers make the peer send more: what is in the ring besides is at most kQpLag by then.
+        if (qp.lag >= arena::kQpLag) settle(qp);
         const auto& packet = arena.packet(slot.packet);
         if (packet.header.slid == entry.peer_lid) {
             if (qp.type == IBV_QPT_UC && starved(qp, packet.header)) break;
@@ -384,31 +384,126 @@ void Attachment::service_requests(QueuePair::State& qp) {
                 break;
             }
             broken = verdict == Verdict::kBroken;
+            if (packet.acknowledged != 0) {
+                qp.carried_acknowledge = packet.acknowledged;
+                answered = true;
+            }
         }
-        mover.pop(ring);
-        mover.release(slot);
+        next = (next + 1) & credit::kHeadIndexMask;
+        entry.taken.store(next, std::memory_order_relaxed);
+        ++qp.lag;
     }
+    qp.next_request = next;
     // The program gets what came before its sender is told: that is not urgent, and costs the wait
     // for the sender's cache lines.
-    if (entry.responder.ack_due != 0 && owes_ack == nullptr && !broken) {
-        owes_ack = &qp;
-    } else if (owes_ack != &qp || broken) {
+    if (entry.responder.ack_due != 0 && owes == nullptr && !broken) {
+        owes = &qp;
+    } else if (owes != &qp || broken) {
         responder.flush_ack();
     }
     entry.lock.store(0, std::memory_order_release);
+    lag_behind(qp);
     if (broken) {
         qp.hca->raise({IBV_EVENT_QP_ACCESS_ERR, nullptr, qp.self, nullptr, 0});
         break_qp(qp, false);
+    } else if (answered) {
+        take_acknowledged(qp);
+        pump(qp);
     }
 }
 
-void Attachment::pay_ack() {
-    if (owes_ack == nullptr) return;
-    auto& qp = *owes_ack;
+void Attachment::service_datagrams(QueuePair::State& qp) {
+    auto& entry = qp.entry();
+    const auto ring = mover.request_ring(qp.number);
+    credit::Slot slot{};
+    auto next = entry.taken.load(std::memory_order_relaxed);
+    while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.look(ring, next, slot)) {
+        const auto& packet = arena.packet(slot.packet);
+        if (starved(qp, packet.header)) break;
+        if (qp.lag >= arena::kQpLag) settle(qp);
+        take_datagram(*this, qp, packet);
+        next = (next + 1) & credit::kHeadIndexMask;
+        entry.taken.store(next, std::memory_order_relaxed);
+        ++qp.lag;
+    }
+    qp.next_request = next;
+    lag_behind(qp);
+}
+
+bool Attachment::request_in_sight(QueuePair::State& qp, credit::Slot& slot) const {
+    const auto ring = mover.request_ring(qp.number);
+    const auto word = mover.buffer(ring).slot(qp.next_request).load(std::memory_order_acquire);
+    const auto sequence = credit::Slot::decode(word).sequence;
+    // The entry of one lap ago: nothing has come. Else something has, or an agent has gone on.
+    if (sequence == ((qp.next_request - credit::kSlotCount) & credit::kSequenceMask)) return false;
+    qp.next_request = qp.entry().taken.load(std::memory_order_relaxed);
+    return mover.look(ring, qp.next_request, slot);
+}
+
+void Attachment::settle(QueuePair::State& qp) {
+    qp.lag = 0;
+    mover.settle(mover.request_ring(qp.number), qp.entry().taken.load(std::memory_order_relaxed));
+}
+
+void Attachment::lag_behind(QueuePair::State& qp) {
+    if (qp.lag == 0 || lagging == &qp) return;
+    catch_up();
+    if (lagging == nullptr) lagging = &qp;
+}
+
+void Attachment::catch_up() {
+    if (lagging == nullptr) return;
+    auto& qp = *lagging;
+    if (qp.type == IBV_QPT_UD) {
+        settle(qp);
+    } else {
+        auto& lock_word = qp.entry().lock;
+        std::uint32_t free = 0;
+        // An agent that holds it settles for us.
+        if (lock_word.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
+            settle(qp);
+            lock_word.store(0, std::memory_order_release);
+        }
+        qp.lag = 0;
+    }
+    lagging = nullptr;
+}
+
+void Attachment::forget_debts(const QueuePair::State& qp) {
+    if (owes == &qp) owes = nullptr;
+    if (lagging == &qp) lagging = nullptr;
+}
+
+std::uint64_t Attachment::take_owed(QueuePair::State& qp) {
+    auto& entry = qp.entry();
+    std::uint32_t free = 0;
+    if (qp.type != IBV_QPT_RC ||
+        !entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
+        return 0;
+    }
+    const bool due = std::exchange(entry.responder.ack_due, 0U) != 0;
+    const auto psn = wire::psn_sub(entry.responder.expected_psn, 1);
+    entry.lock.store(0, std::memory_order_release);
+    return due ? acknowledged_word(qp.attr.rq_psn, psn) : 0;
+}
+
+void Attachment::give_back_owed(QueuePair::State& qp) {
+    // Whoever has the lock acknowledges more than this before giving it back, or nothing; then the
+    // peer asks again.
     auto& entry = qp.entry();
     std::uint32_t free = 0;
     if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) return;
-    owes_ack = nullptr;
+    entry.responder.ack_due = 1;
+    entry.lock.store(0, std::memory_order_release);
+}
+
+void Attachment::pay() {
+    if (owes == nullptr) return;
+    auto& qp = *owes;
+    auto& entry = qp.entry();
+    std::uint32_t free = 0;
+    if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) return;
+    owes = nullptr;
     OwnerEnv env(*this, qp);
     transport::Responder<OwnerEnv>(entry.responder, qp.rules, env).flush_ack();
     entry.lock.store(0, std::memory_order_release);
@@ -422,7 +517,8 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
     const auto ring = mover.request_ring(peer);
     credit::Slot slot{};
     if (owner == 0 || entry.peer_qp != qp.number || entry.peer_lid != qp.entry().own_lid ||
-        entry.receiving.load(std::memory_order_acquire) != 1 || !mover.peek(ring, slot)) {
+        entry.receiving.load(std::memory_order_acquire) != 1 ||
+        !mover.look(ring, entry.taken.load(std::memory_order_relaxed), slot)) {
         return;
     }
     std::uint32_t free = 0;
@@ -434,7 +530,9 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
     const auto rules = rules_of(entry);
     transport::Responder<AgentEnv> responder(entry.responder, rules, env);
     bool tell = false;
-    while (mover.peek(ring, slot)) {
+    auto next = entry.taken.load(std::memory_order_relaxed);
+    while (mover.look(ring, next, slot)) {
+        mover.settle(ring, next);
         const auto& packet = arena.packet(slot.packet);
         if (packet.header.slid == entry.peer_lid) {
             env.set_packet(packet);
@@ -449,10 +547,11 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
                 tell = true;
             }
         }
-        mover.pop(ring);
-        mover.release(slot);
+        next = (next + 1) & credit::kHeadIndexMask;
+        entry.taken.store(next, std::memory_order_relaxed);
         if (entry.receiving.load(std::memory_order_relaxed) != 1) break;
     }
+    mover.settle(ring, next);
     responder.flush_ack();
     entry.lock.store(0, std::memory_order_release);
     if (tell) mover.notify(peer);

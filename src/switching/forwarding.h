@@ -52,7 +52,7 @@ using LaneId = std::uint32_t;
 inline constexpr LaneId kNoLane = 0xffffffffU;
 /// Slots of a QP's ring kept for claims under way; at least the number of lanes.
 inline constexpr std::uint32_t kRingMargin = 8;
-static_assert(arena::kQpWindow + kRingMargin <= credit::kSlotCount);
+static_assert(arena::kQpWindow + arena::kQpLag + kRingMargin <= credit::kSlotCount);
 
 struct NoProbe {
     static void point() {}
@@ -120,6 +120,34 @@ class Mover {
     /// Takes and releases all packets of a ring. REQUIRES: caller holds the consuming side.
     void drain(LaneId ring) {
         for (credit::Slot slot{}; peek(ring, slot);) {
+            pop(ring);
+            release(slot);
+        }
+        if (is_ring(ring) && ring == request_ring(ring_qp(ring))) {
+            const auto head = buffer(ring).head.load(std::memory_order_relaxed);
+            arena_.qp(ring_qp(ring))
+                .taken.store(credit::Head::decode(head).index, std::memory_order_relaxed);
+        }
+    }
+
+    /// The packet at `index` of a QP's ring, once it stands there, be it counted or not: what is in
+    /// a slot cannot be undone, and its consumer need not wait for the rest of the move. False if
+    /// none has come. REQUIRES: caller holds the consuming side; `index` is at or after the head.
+    bool look(LaneId ring, std::uint32_t index, credit::Slot& slot) const {
+        slot = credit::Slot::decode(buffer(ring).slot(index).load(std::memory_order_acquire));
+        if (!filled(slot, index)) return false;
+        // What the consumer will write to comes at once, and to be written.
+        __builtin_prefetch(&arena_.packet(slot.packet), 1);
+        __builtin_prefetch(arena_.packet(slot.packet).payload, 1);
+        return true;
+    }
+    /// Pops and releases what stands before `index`. REQUIRES: as for look(), which was true for
+    /// all of them.
+    void settle(LaneId ring, std::uint32_t index) {
+        auto& head = buffer(ring).head;
+        while (credit::Head::decode(head.load(std::memory_order_relaxed)).index != index) {
+            credit::Slot slot{};
+            if (!peek(ring, slot)) return;
             pop(ring);
             release(slot);
         }

@@ -5,7 +5,7 @@
 #include "rig.h"
 
 static const size_t kSizes[] = {0,     1,     7,     8,      9,       63,     64,   65,
-                                159,   160,   161,   4095,   4096,    4097,   8191, 65535,
+                                151,   152,   153,   4095,   4096,    4097,   8191, 65535,
                                 65536, 65537, 98304, 262144, 1048577, 5242880};
 enum { kSizeCount = sizeof(kSizes) / sizeof(kSizes[0]) };
 enum { kMax = 5242880, kEdge = 4096, kRoom = kMax + 2 * kEdge };
