@@ -112,10 +112,9 @@ int list_lanes(arena::Arena arena, const std::string& format) {
         if (arena.port(p).peer == arena::kNone) continue;
         for (std::uint32_t vl = 0; vl < header.lane_count; ++vl) {
             const auto& lane = arena.lane(p, vl);
-            const auto packets = credit::Tail::decode(lane.tail.load(std::memory_order_relaxed));
             table.rows.push_back({lab::port_name(arena, p), std::uint64_t{vl},
                                   std::uint64_t{lane.occupancy()}, queued_bytes(lane),
-                                  capacity_bytes(lane), packets.index,
+                                  capacity_bytes(lane), lane.received_packets(),
                                   lane.received_bytes.load(std::memory_order_relaxed),
                                   lane.stalls.load(std::memory_order_relaxed),
                                   lane.discards.load(std::memory_order_relaxed)});

@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kMrCount = 1U << 18U;
 inline constexpr std::uint32_t kFirstQp = 16;
 inline constexpr std::uint32_t kPacketsPerProcess = 1024;
 inline constexpr std::uint32_t kPacketCount = kProcessCount * kPacketsPerProcess;
-static_assert(kPacketCount <= 1U << 22U, "a slot names a packet in 22 bits");
+static_assert(kPacketCount - 1 <= credit::kPacketMask, "a slot names a packet in 21 bits");
 /// Largest payload of one packet inside the machine: a large segment, standing for a run of
 /// MTU-sized packets and as many PSNs (docs/protocol/wire.md).
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;

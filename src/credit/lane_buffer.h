@@ -34,6 +34,7 @@ inline constexpr std::uint32_t kBlockBytes = 64;
 inline constexpr std::uint64_t kBlocksMask = (1ULL << 24U) - 1;
 inline constexpr std::uint64_t kHeadIndexMask = (1ULL << 28U) - 1;
 inline constexpr std::uint64_t kSequenceMask = (1ULL << 18U) - 1;
+inline constexpr std::uint32_t kPacketMask = (1U << 21U) - 1;
 
 /// Promises that a head can carry. Codes from 16 up mean output port * 16 + virtual lane.
 inline constexpr std::uint32_t kUnclaimed = 0;
@@ -87,17 +88,21 @@ struct Slot {
         generation;        ///< Of the packet, so that a reused packet is told from its former self.
     std::uint32_t packet;  ///< Index of the packet descriptor in the arena.
     std::uint32_t source;  ///< Input port * 16 + lane of the node before, or kSourceNone.
+    /// In a QP's ring: it came straight from the last switch, whose port `source` names, past the
+    /// buffer of its HCA's port.
+    bool express = false;
 
     static constexpr Slot decode(std::uint64_t word) {
         return {static_cast<std::uint32_t>(word >> 46U),
                 static_cast<std::uint32_t>((word >> 34U) & 0xfffU),
-                static_cast<std::uint32_t>((word >> 12U) & 0x3fffffU),
-                static_cast<std::uint32_t>(word & 0xfffU)};
+                static_cast<std::uint32_t>((word >> 12U) & kPacketMask),
+                static_cast<std::uint32_t>(word & 0xfffU), ((word >> 33U) & 1U) != 0};
     }
     [[nodiscard]] constexpr std::uint64_t encode() const {
         return (static_cast<std::uint64_t>(sequence & kSequenceMask) << 46U) |
                (static_cast<std::uint64_t>(generation & 0xfffU) << 34U) |
-               (static_cast<std::uint64_t>(packet & 0x3fffffU) << 12U) | (source & 0xfffU);
+               (static_cast<std::uint64_t>(express ? 1U : 0U) << 33U) |
+               (static_cast<std::uint64_t>(packet & kPacketMask) << 12U) | (source & 0xfffU);
     }
     [[nodiscard]] constexpr bool same_packet(const Slot& other) const {
         return packet == other.packet && generation == other.generation;
@@ -107,7 +112,7 @@ struct Slot {
 struct alignas(64) LaneBuffer {
     std::atomic<std::uint64_t> head;
     std::atomic<std::uint64_t> tail;
-    /// Bytes ever received, headers included. PortRcvData of this lane, and PortXmitData of the
+    /// Ports: bytes ever received, headers included, also of packets that went past. PortRcvData of this lane, and PortXmitData of the
     /// link's other end, in bytes. Exact unless a mover is killed between two given instructions.
     std::atomic<std::uint64_t> received_bytes;
     /// Packets taken out of this buffer and dropped: no route, link down, or ring of a dead
@@ -124,6 +129,7 @@ struct alignas(64) LaneBuffer {
     std::uint32_t unused;
     /// Rings of responses: how far the peer's responder, on the same machine, has executed
     /// requests. See hca/README.md; 0 if it has said nothing.
+    /// Ports: packets received that went past this buffer, straight into a ring.
     std::atomic<std::uint64_t> acknowledged;
     std::atomic<std::uint64_t> slots[kSlotCount];
 
@@ -143,6 +149,12 @@ struct alignas(64) LaneBuffer {
     }
     [[nodiscard]] std::atomic<std::uint64_t>& slot(std::uint64_t index) {
         return slots[index % kSlotCount];
+    }
+    [[nodiscard]] std::atomic<std::uint64_t>& passed() { return acknowledged; }
+    /// Ports: packets ever received.
+    [[nodiscard]] std::uint64_t received_packets() const {
+        return Tail::decode(tail.load(std::memory_order_relaxed)).index +
+               acknowledged.load(std::memory_order_relaxed);
     }
     /// Packets in the buffer. A snapshot: exact only while nobody moves.
     [[nodiscard]] std::uint32_t occupancy() const {

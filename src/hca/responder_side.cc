@@ -371,7 +371,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
     bool broken = false;
     bool answered = false;
     auto next = entry.taken.load(std::memory_order_relaxed);
-    while (!broken && mover.look(ring, next, slot)) {
+    while (!broken && mover.arrived(ring, next, slot)) {
         // Answers make the peer send more: what is in the ring besides is at most kQpLag by then.
         if (qp.lag >= arena::kQpLag) settle(qp);
         const auto& packet = arena.packet(slot.packet);
@@ -417,7 +417,7 @@ void Attachment::service_datagrams(QueuePair::State& qp) {
     const auto ring = mover.request_ring(qp.number);
     credit::Slot slot{};
     auto next = entry.taken.load(std::memory_order_relaxed);
-    while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.look(ring, next, slot)) {
+    while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.arrived(ring, next, slot)) {
         const auto& packet = arena.packet(slot.packet);
         if (starved(qp, packet.header)) break;
         if (qp.lag >= arena::kQpLag) settle(qp);
@@ -437,7 +437,7 @@ bool Attachment::request_in_sight(QueuePair::State& qp, credit::Slot& slot) cons
     // The entry of one lap ago: nothing has come. Else something has, or an agent has gone on.
     if (sequence == ((qp.next_request - credit::kSlotCount) & credit::kSequenceMask)) return false;
     qp.next_request = qp.entry().taken.load(std::memory_order_relaxed);
-    return mover.look(ring, qp.next_request, slot);
+    return mover.arrived(ring, qp.next_request, slot);
 }
 
 void Attachment::settle(QueuePair::State& qp) {
@@ -518,7 +518,7 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
     credit::Slot slot{};
     if (owner == 0 || entry.peer_qp != qp.number || entry.peer_lid != qp.entry().own_lid ||
         entry.receiving.load(std::memory_order_acquire) != 1 ||
-        !mover.look(ring, entry.taken.load(std::memory_order_relaxed), slot)) {
+        !mover.arrived(ring, entry.taken.load(std::memory_order_relaxed), slot)) {
         return;
     }
     std::uint32_t free = 0;
@@ -531,7 +531,7 @@ void Attachment::act_as_peer(QueuePair::State& qp) {
     transport::Responder<AgentEnv> responder(entry.responder, rules, env);
     bool tell = false;
     auto next = entry.taken.load(std::memory_order_relaxed);
-    while (mover.look(ring, next, slot)) {
+    while (mover.arrived(ring, next, slot)) {
         mover.settle(ring, next);
         const auto& packet = arena.packet(slot.packet);
         if (packet.header.slid == entry.peer_lid) {

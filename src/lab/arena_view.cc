@@ -155,7 +155,7 @@ PortTraffic traffic_into(Arena arena, std::uint32_t port) {
     PortTraffic sum;
     for (std::uint32_t vl = 0; vl < arena.header().lane_count; ++vl) {
         const auto& lane = arena.lane(port, vl);
-        sum.packets += credit::Tail::decode(lane.tail.load(std::memory_order_relaxed)).index;
+        sum.packets += lane.received_packets();
         sum.bytes += lane.received_bytes.load(std::memory_order_relaxed);
         sum.stalls += lane.stalls.load(std::memory_order_relaxed);
         sum.discards += lane.discards.load(std::memory_order_relaxed);

@@ -32,6 +32,11 @@
 // program that does not read. What the ring refuses is dropped and counted; reliable senders keep
 // within kQpWindow.
 //
+// A packet for a reliable connection goes straight from the last switch into the ring of its QP if
+// the buffer of the HCA's port is empty: a hop less. Its order is safe, since what went before it
+// from the same input stands either in that buffer or in the ring by then; and the margin holds,
+// since only packets from the QP's own peer do so, of which each input has one at its head.
+//
 // Sans-IO: no system call, no clock. Wake-ups are collected for the caller (take_wakes).
 // The Probe parameter is a test seam: point() is called before each
 // compare-and-swap and between the reads that lead to it.
@@ -133,7 +138,7 @@ class Mover {
     /// The packet at `index` of a QP's ring, once it stands there, be it counted or not: what is in
     /// a slot cannot be undone, and its consumer need not wait for the rest of the move. False if
     /// none has come. REQUIRES: caller holds the consuming side; `index` is at or after the head.
-    bool look(LaneId ring, std::uint32_t index, credit::Slot& slot) const {
+    bool arrived(LaneId ring, std::uint32_t index, credit::Slot& slot) const {
         slot = credit::Slot::decode(buffer(ring).slot(index).load(std::memory_order_acquire));
         if (!filled(slot, index)) return false;
         // What the consumer will write to comes at once, and to be written.
@@ -141,7 +146,7 @@ class Mover {
         __builtin_prefetch(arena_.packet(slot.packet).payload, 1);
         return true;
     }
-    /// Pops and releases what stands before `index`. REQUIRES: as for look(), which was true for
+    /// Pops and releases what stands before `index`. REQUIRES: as for arrived(), which was true for
     /// all of them.
     void settle(LaneId ring, std::uint32_t index) {
         auto& head = buffer(ring).head;
@@ -210,12 +215,14 @@ class Mover {
     void note_dead_egress(LaneId from, const arena::Route& route) const;
     void note_stuck(LaneId lane);
     [[nodiscard]] bool is_stuck(LaneId lane) const;
-    std::uint32_t decide(LaneId from, const arena::Route& route) const;
+    std::uint32_t decide(LaneId from, std::uint32_t packet, const arena::Route& route) const;
+    [[nodiscard]] bool may_express(const arena::PortEntry& out, std::uint32_t packet,
+                                   const arena::Route& route) const;
     std::uint32_t decide_at_hca(const arena::NodeEntry& node, std::uint32_t node_index,
                                 const arena::Route& route) const;
     LaneId destination(LaneId from, std::uint32_t claim, const arena::Route& route) const;
     std::uint32_t claim_for(LaneId to) const;
-    LaneId upstream(LaneId to, std::uint32_t source) const;
+    [[nodiscard]] LaneId upstream(LaneId to, const credit::Slot& slot) const;
     Advance discard(credit::LaneBuffer& from, std::uint64_t head_word, const credit::Slot& slot,
                     const arena::Route& route);
     template <class Valid>

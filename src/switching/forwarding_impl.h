@@ -10,7 +10,8 @@
 namespace weir::switching {
 
 template <class Probe>
-std::uint32_t Mover<Probe>::decide(LaneId from, const arena::Route& route) const {
+std::uint32_t Mover<Probe>::decide(LaneId from, std::uint32_t packet,
+                                   const arena::Route& route) const {
     const auto& port = arena_.port(from / lanes_);
     const auto& node = arena_.node(port.node);
     if (node.kind == arena::NodeKind::kHca) return decide_at_hca(node, port.node, route);
@@ -21,7 +22,25 @@ std::uint32_t Mover<Probe>::decide(LaneId from, const arena::Route& route) const
     const auto& out_port = arena_.port(node.first_port + out - 1);
     if (out_port.peer == arena::kNone) return credit::kClaimDiscard;
     if (out_port.up.load(std::memory_order_relaxed) == 0) return credit::kClaimDiscard;
+    if (may_express(out_port, packet, route)) return credit::kClaimDeliver;
     return out * 16 + route.service_level % lanes_;
+}
+
+/// True if the packet may go from this switch into its ring, past the buffer of the HCA's port.
+template <class Probe>
+bool Mover<Probe>::may_express(const arena::PortEntry& out, std::uint32_t packet,
+                               const arena::Route& route) const {
+    const auto& port = arena_.port(out.peer);
+    const auto& node = arena_.node(port.node);
+    // upstream() finds the switch by the HCA's only port.
+    if (node.kind != arena::NodeKind::kHca || node.port_count != 1) return false;
+    auto& lane = arena_.lane(out.peer, route.service_level % lanes_);
+    const auto head = credit::Head::decode(lane.head.load(std::memory_order_acquire));
+    const auto first = credit::Slot::decode(lane.slot(head.index).load(std::memory_order_acquire));
+    if (filled(first, head.index)) return false;
+    if (decide_at_hca(node, port.node, route) != credit::kClaimDeliver) return false;
+    const auto& qp = arena_.qp(route.dest_qp);
+    return qp.reliable != 0 && arena_.packet(packet).header.slid == qp.peer_lid;
 }
 
 template <class Probe>
@@ -68,10 +87,13 @@ std::uint32_t Mover<Probe>::claim_for(LaneId to) const {
 }
 
 template <class Probe>
-LaneId Mover<Probe>::upstream(LaneId to, std::uint32_t source) const {
-    const auto node_index =
+LaneId Mover<Probe>::upstream(LaneId to, const credit::Slot& slot) const {
+    auto node_index =
         is_ring(to) ? arena_.qp(ring_qp(to)).node : arena_.port(arena_.port(to / lanes_).peer).node;
-    return port_lane(arena_.node(node_index).first_port + source / 16 - 1, source % 16);
+    if (slot.express) {
+        node_index = arena_.port(arena_.port(arena_.node(node_index).first_port).peer).node;
+    }
+    return port_lane(arena_.node(node_index).first_port + slot.source / 16 - 1, slot.source % 16);
 }
 
 template <class Probe>
@@ -108,7 +130,7 @@ Advance Mover<Probe>::advance(LaneId from) {
         Probe::point();
         const auto route = route_of(slot.packet);
         if (head.claim == credit::kUnclaimed) {
-            head.claim = decide(from, route);
+            head.claim = decide(from, slot.packet, route);
             if (head.claim == credit::kUnclaimed) {
                 if (buffer_x.head.load(std::memory_order_acquire) != head_word) continue;
                 return {Step::kBlocked, request_ring(route.dest_qp)};
@@ -120,7 +142,9 @@ Advance Mover<Probe>::advance(LaneId from) {
         if (head.claim == credit::kClaimDiscard) return discard(buffer_x, head_word, slot, route);
         const LaneId to = destination(from, head.claim, route);
         const auto& port = arena_.port(from / lanes_);
-        const credit::Slot what{0, slot.generation, slot.packet, port.number * 16 + from % lanes_};
+        const bool express = is_ring(to) && arena_.node(port.node).kind != arena::NodeKind::kHca;
+        const credit::Slot what{0, slot.generation, slot.packet, port.number * 16 + from % lanes_,
+                                express};
         const auto still_here = [&] {
             return buffer_x.head.load(std::memory_order_acquire) == head_word;
         };
@@ -188,7 +212,14 @@ void Mover<Probe>::finish(LaneId to, std::uint64_t tail_word) {
         return;
     }
     if (!swap(buffer_y.tail, tail_word, tail.next(route.blocks()).encode())) return;
-    buffer_y.received_bytes.fetch_add(route.words * 4ULL, std::memory_order_relaxed);
+    if (slot.express) {
+        const auto port = arena_.node(arena_.qp(ring_qp(to)).node).first_port;
+        auto& lane = arena_.lane(port, route.service_level % lanes_);
+        lane.passed().fetch_add(1, std::memory_order_relaxed);
+        lane.received_bytes.fetch_add(route.words * 4ULL, std::memory_order_relaxed);
+    } else if (!is_ring(to)) {
+        buffer_y.received_bytes.fetch_add(route.words * 4ULL, std::memory_order_relaxed);
+    }
     // The swap above is a full barrier: an owner that stops watching looks at the ring once more
     // after it has said so, and either sees this packet or is told of it.
     if (is_ring(to) && !route.quiet && buffer_y.watched.load(std::memory_order_seq_cst) == 0) {
@@ -200,7 +231,7 @@ void Mover<Probe>::finish(LaneId to, std::uint64_t tail_word) {
 template <class Probe>
 bool Mover<Probe>::finish_leaving(LaneId to, std::uint64_t tail_word, const credit::Slot& slot,
                                   std::uint32_t blocks) {
-    auto& buffer_x = buffer(upstream(to, slot.source));
+    auto& buffer_x = buffer(upstream(to, slot));
     const auto claim = claim_for(to);
     for (;;) {
         const auto head_word = buffer_x.head.load(std::memory_order_acquire);

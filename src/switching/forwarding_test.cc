@@ -36,6 +36,7 @@ class Packets {
                 arena::Route{TestFabric::lid(dest_host), 0, false, false, words, qp}.encode());
             packet.header.psn = sequence;
             packet.header.src_qp = source;
+            packet.header.slid = TestFabric::lid(source);
             return next_;
         }
     }
@@ -82,8 +83,11 @@ Outcome storm(TestFabric& fabric, Packets& packets, std::uint64_t seed, std::uin
     Fibers fibers(seed);
     const auto hosts = fabric.hosts();
     // One QP per flow, as a reliable connection has, so that no ring ever refuses a packet.
-    for (std::uint32_t i = 0; i < hosts * hosts; ++i)
+    for (std::uint32_t i = 0; i < hosts * hosts; ++i) {
         fabric.open_qp(i, i % hosts);
+        // Some go straight from the switch into their rings, others through the port's buffer.
+        if (i % 3 != 0) fabric.arena().qp(i).peer_lid = TestFabric::lid(i / hosts);
+    }
     const auto take = [&](TestMover& mover, std::uint32_t qp) {
         credit::Slot slot{};
         while (mover.peek(mover.request_ring(qp), slot)) {
@@ -139,6 +143,37 @@ TEST(Mover, CarriesAPacketAcrossThreeSwitchesAndCounts) {
     mover.release(slot);
     EXPECT_EQ(packets.in_flight(), 0U);
     expect_all_credits_back(fabric);
+}
+
+TEST(Mover, GoesPastAnEmptyPortBufferAndIsCountedThere) {
+    TestFabric fabric(1, 2, 1, kCapacity);
+    Packets packets(fabric);
+    fabric.open_qp(1, 1);
+    fabric.arena().qp(1).peer_lid = TestFabric::lid(0);
+    fabric.open_qp(2, 1);
+    fabric.arena().qp(2).reliable = 0;
+    Mover<> mover(fabric.arena());
+    const auto entry = mover.port_lane(fabric.arena().port(fabric.host_port(0)).peer, 0);
+    const auto send = [&](std::uint32_t qp, std::uint32_t sequence) {
+        const auto packet = packets.make(1, qp, sequence, 0, 16);
+        ASSERT_TRUE(mover.inject(entry, packet, packets.generation(packet)));
+        mover.drive(entry);
+    };
+    const auto& port = fabric.arena().lane(fabric.host_port(1), 0);
+    send(1, 0);
+    credit::Slot slot{};
+    ASSERT_TRUE(mover.peek(mover.request_ring(1), slot));
+    EXPECT_TRUE(slot.express);
+    EXPECT_EQ(port.received_bytes.load(), 64U);
+    EXPECT_EQ(port.received_packets(), 1U);
+    EXPECT_EQ(credit::Tail::decode(port.tail.load()).index, 0U);
+    // Behind others in the port's buffer a packet waits its turn.
+    for (std::uint32_t i = 0; i < credit::kSlotCount; ++i)
+        send(2, i);
+    EXPECT_GT(port.occupancy(), 0U);
+    const auto passed = port.received_packets() - credit::Tail::decode(port.tail.load()).index;
+    send(1, 1);
+    EXPECT_EQ(port.received_packets() - credit::Tail::decode(port.tail.load()).index, passed);
 }
 
 TEST(Mover, RefusesWhenCreditsAreUsedUpAndTakesAgainAfterwards) {
@@ -258,6 +293,78 @@ TEST(Mover, WakesASleepingOwnerAndOnlyThat) {
     ASSERT_TRUE(mover.drive(lane));
     EXPECT_EQ(mover.take_wakes()[0], 1ULL << 1U);
     EXPECT_FALSE(mover.has_wakes());
+}
+
+/// Takes what has arrived at `qp` as an HCA does: at once, letting the ring's head follow later.
+void take_ahead(TestFabric& fabric, TestMover& mover, std::uint32_t qp, std::uint32_t lag,
+                std::vector<std::uint32_t>& arrived) {
+    const auto ring = mover.request_ring(qp);
+    auto& taken = fabric.arena().qp(qp).taken;
+    credit::Slot slot{};
+    while (mover.arrived(ring, taken.load(), slot)) {
+        arrived.push_back(fabric.arena().packet(slot.packet).header.psn);
+        taken.store((taken.load() + 1) & static_cast<std::uint32_t>(credit::kHeadIndexMask));
+        const auto head = credit::Head::decode(mover.buffer(ring).head.load());
+        if (((taken.load() - head.index) & credit::kHeadIndexMask) >= lag) {
+            mover.settle(ring, taken.load());
+        }
+    }
+    if (lag == 1) mover.settle(ring, taken.load());
+}
+
+TEST(MoverStorm, ConsumersMayTakeBeforeAMoveIsFinished) {
+    std::size_t killed = 0;
+    for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+        TestFabric fabric(2, 2, 1, kCapacity);
+        Packets packets(fabric);
+        const auto hosts = fabric.hosts();
+        std::vector<std::vector<std::uint32_t>> arrived(hosts);
+        std::vector<std::uint32_t> sent(hosts, 0);
+        Fibers fibers(seed);
+        for (std::uint32_t h = 0; h < hosts; ++h) {
+            const auto to = (h + 1) % hosts;
+            fabric.open_qp(h, to);
+            if (seed % 2 == 0) fabric.arena().qp(h).peer_lid = TestFabric::lid(h);
+            fibers.spawn([&, h, to] {
+                TestMover mover(fabric.arena());
+                const auto lane = mover.port_lane(fabric.arena().port(fabric.host_port(h)).peer, 0);
+                for (int patience = 4000; sent[h] < 60 && patience > 0; --patience) {
+                    FiberProbe::point();
+                    if (sent[h] - fabric.arena().qp(h).taken.load() >= arena::kQpWindow) continue;
+                    const auto packet = packets.make(to, h, sent[h], h, 8);
+                    ++sent[h];
+                    while (!mover.inject(lane, packet, packets.generation(packet)))
+                        mover.drive(lane);
+                    mover.drive(lane);
+                }
+            });
+            fibers.spawn([&, h] {
+                TestMover mover(fabric.arena());
+                for (int look = 0; look < 3000; ++look) {
+                    FiberProbe::point();
+                    take_ahead(fabric, mover, h, arena::kQpLag, arrived[h]);
+                }
+            });
+        }
+        fibers.run(3, seed % 4 < 2 ? 0 : 400);
+        killed += fibers.killed();
+        TestMover last(fabric.arena());
+        EXPECT_TRUE(last.sweep());
+        for (std::uint32_t h = 0; h < hosts; ++h) {
+            take_ahead(fabric, last, h, 1, arrived[h]);
+            const auto missing = sent[h] - arrived[h].size();
+            ASSERT_LE(missing, fibers.killed() == 0 ? 0U : 1U) << "seed " << seed;
+            for (std::uint32_t i = 0; i < arrived[h].size(); ++i)
+                ASSERT_EQ(arrived[h][i], i) << "seed " << seed;
+            EXPECT_EQ(fabric.arena().qp(h).requests.occupancy(), 0U) << "seed " << seed;
+            EXPECT_EQ(fabric.arena().qp(h).requests.discards.load(), 0U) << "seed " << seed;
+        }
+        // A consumer that was killed between taking and giving back leaves one packet.
+        ASSERT_LE(packets.in_flight(), fibers.killed()) << "seed " << seed;
+        expect_all_credits_back(fabric);
+        if (HasFailure()) FAIL() << "seed " << seed;
+    }
+    EXPECT_GT(killed, 50U);  // the nemesis did strike
 }
 
 TEST(MoverStorm, EveryInterleavingDeliversExactlyOnceInOrder) {
