@@ -268,35 +268,39 @@ inline constexpr std::uint32_t kLayoutVersion = [] {
 
 /// A mapped arena: base address and typed access to its tables. Cheap to copy. No bounds checks on
 /// the hot path: callers pass indices that came from the arena's own tables or were checked.
+/// Where the tables lie is read once, when this is made from memory whose header is written.
 class Arena {
   public:
     Arena() = default;
-    explicit Arena(void* base) : base_(static_cast<std::byte*>(base)) {}
+    explicit Arena(void* base) : base_(static_cast<std::byte*>(base)) {
+        const auto& h = header();
+        nodes_ = at<NodeEntry>(h.nodes_at);
+        ports_ = at<PortEntry>(h.ports_at);
+        lanes_ = at<credit::LaneBuffer>(h.lanes_at);
+        lids_ = at<std::uint32_t>(h.lids_at);
+        processes_ = at<ProcessEntry>(h.processes_at);
+        qps_ = at<QpEntry>(h.qps_at);
+        mrs_ = at<MrEntry>(h.mrs_at);
+        packets_ = at<PacketEntry>(h.packets_at);
+        lane_count_ = h.lane_count;
+    }
 
     [[nodiscard]] bool mapped() const { return base_ != nullptr; }
     [[nodiscard]] ArenaHeader& header() const { return *at<ArenaHeader>(0); }
-    [[nodiscard]] NodeEntry& node(std::uint32_t i) const {
-        return at<NodeEntry>(header().nodes_at)[i];
-    }
-    [[nodiscard]] PortEntry& port(std::uint32_t i) const {
-        return at<PortEntry>(header().ports_at)[i];
-    }
+    [[nodiscard]] NodeEntry& node(std::uint32_t i) const { return nodes_[i]; }
+    [[nodiscard]] PortEntry& port(std::uint32_t i) const { return ports_[i]; }
     [[nodiscard]] credit::LaneBuffer& lane(std::uint32_t port, std::uint32_t vl) const {
-        return at<credit::LaneBuffer>(header().lanes_at)[port * header().lane_count + vl];
+        return lanes_[port * lane_count_ + vl];
     }
     [[nodiscard]] std::uint8_t* lft(const NodeEntry& node) const {
         return at<std::uint8_t>(node.lft_at);
     }
     /// Port index by LID, kNone where unassigned.
-    [[nodiscard]] std::uint32_t* lids() const { return at<std::uint32_t>(header().lids_at); }
-    [[nodiscard]] ProcessEntry& process(std::uint32_t i) const {
-        return at<ProcessEntry>(header().processes_at)[i];
-    }
-    [[nodiscard]] QpEntry& qp(std::uint32_t i) const { return at<QpEntry>(header().qps_at)[i]; }
-    [[nodiscard]] MrEntry& mr(std::uint32_t i) const { return at<MrEntry>(header().mrs_at)[i]; }
-    [[nodiscard]] PacketEntry& packet(std::uint32_t i) const {
-        return at<PacketEntry>(header().packets_at)[i];
-    }
+    [[nodiscard]] std::uint32_t* lids() const { return lids_; }
+    [[nodiscard]] ProcessEntry& process(std::uint32_t i) const { return processes_[i]; }
+    [[nodiscard]] QpEntry& qp(std::uint32_t i) const { return qps_[i]; }
+    [[nodiscard]] MrEntry& mr(std::uint32_t i) const { return mrs_[i]; }
+    [[nodiscard]] PacketEntry& packet(std::uint32_t i) const { return packets_[i]; }
     [[nodiscard]] std::uint64_t bulk_offset(std::uint32_t process, std::uint32_t i) const {
         return header().bulk_at +
                (static_cast<std::uint64_t>(process) * kBulkPerProcess + i) * kSegmentBytes;
@@ -309,6 +313,15 @@ class Arena {
         return reinterpret_cast<T*>(base_ + offset);
     }
     std::byte* base_ = nullptr;
+    NodeEntry* nodes_ = nullptr;
+    PortEntry* ports_ = nullptr;
+    credit::LaneBuffer* lanes_ = nullptr;
+    std::uint32_t* lids_ = nullptr;
+    ProcessEntry* processes_ = nullptr;
+    QpEntry* qps_ = nullptr;
+    MrEntry* mrs_ = nullptr;
+    PacketEntry* packets_ = nullptr;
+    std::uint32_t lane_count_ = 0;
 };
 
 }  // namespace weir::arena

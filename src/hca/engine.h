@@ -127,15 +127,13 @@ struct SharedReceiveQueue::State {
 };
 
 struct QueuePair::State {
-    State(std::shared_ptr<Attachment> owner, std::uint32_t index, std::uint32_t slots)
-        : attachment(std::move(owner)),
-          number(index),
-          requester(slots) {}
+    State(std::shared_ptr<Attachment> owner, std::uint32_t index, std::uint32_t slots);
 
     std::shared_ptr<Attachment> attachment;
     QueuePair* self = nullptr;
     Hca::State* hca = nullptr;
     std::uint32_t number;
+    arena::QpEntry* fabric_entry;  ///< What the fabric sees of it.
     std::uint32_t local_index = 0;
     ibv_qp_type type = IBV_QPT_RC;
     std::atomic<ibv_qp_state> state{IBV_QPS_RESET};
@@ -156,7 +154,7 @@ struct QueuePair::State {
     std::uint32_t datagram_psn = 0;
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
-    std::uint64_t seen_acknowledged = 0;  ///< LaneBuffer::acknowledged when last taken in.
+    std::uint64_t seen_acknowledged = 0;    ///< LaneBuffer::acknowledged when last taken in.
     std::uint64_t carried_acknowledge = 0;  ///< Came with a send, and not yet taken in wholly.
     std::uint32_t sent_packets = 0;  ///< Guess at the tail of the peer's ring, for prefetching.
     bool acting = false;             ///< In Attachment::actors.
@@ -174,7 +172,7 @@ struct QueuePair::State {
     std::uint32_t next_request = 0;
     std::uint32_t lag = 0;  ///< Requests executed by us that may not have been popped.
 
-    [[nodiscard]] arena::QpEntry& entry() const;
+    [[nodiscard]] arena::QpEntry& entry() const { return *fabric_entry; }
     [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }
 };
 

@@ -189,9 +189,11 @@ int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& 
 
 }  // namespace
 
-arena::QpEntry& QueuePair::State::entry() const {
-    return attachment->arena.qp(number);
-}
+QueuePair::State::State(std::shared_ptr<Attachment> owner, std::uint32_t index, std::uint32_t slots)
+    : attachment(std::move(owner)),
+      number(index),
+      fabric_entry(&attachment->arena.qp(index)),
+      requester(slots) {}
 
 void ReceiveRing::push(const ibv_recv_wr& wr) {
     const auto index = (first_ + count_++) % capacity_;

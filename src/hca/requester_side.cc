@@ -275,7 +275,7 @@ void Attachment::pump(QueuePair::State& qp) {
         if (one_sided) act_as_peer(qp);
         one_sided_sent = one_sided_sent || one_sided;
         // Answers that have come already make room for more.
-        service_responses(qp);
+        if (one_sided || qp.requester.unsent()) service_responses(qp);
         more = qp.type != IBV_QPT_RC || qp.requester.unacknowledged() < before;
         if (qp.type != IBV_QPT_RC) collect(qp);
     }

@@ -173,10 +173,9 @@ Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::
     WEIR_TRY_VOID(runtime::commit_memory(memory.fd.get(), 0, plan.qps_at));
     WEIR_TRY(memory.mapping, runtime::Mapping::map(memory.fd.get(), plan.total_bytes,
                                                    runtime::MapAccess::kReadWrite));
-    const arena::Arena arena = memory.arena();
-    auto& header = arena.header();
     // The tail of the header are atomics, zero already; all before them is plain data.
-    std::memcpy(static_cast<void*>(&header), &plan, offsetof(arena::ArenaHeader, closing));
+    std::memcpy(memory.mapping.data(), &plan, offsetof(arena::ArenaHeader, closing));
+    const arena::Arena arena = memory.arena();
     fill_nodes(arena, fabric, tables);
     fill_links(arena, fabric);
     const std::uint32_t capacity = lane_capacity_blocks(fabric.options);

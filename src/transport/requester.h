@@ -79,6 +79,8 @@ class Requester {
     [[nodiscard]] bool full() const { return tail_ - head_ == ring_.size(); }
     [[nodiscard]] bool idle() const { return head_ == tail_; }
     [[nodiscard]] std::uint32_t outstanding() const { return tail_ - head_; }
+    /// True while there is something that next() has not given out.
+    [[nodiscard]] bool unsent() const { return cursor_ != tail_; }
     /// Appends a request; its slot. REQUIRES: !full().
     std::uint32_t post(const Request& request);
 
