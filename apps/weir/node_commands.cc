@@ -100,12 +100,15 @@ int list_lanes(arena::Arena arena, const std::string& format) {
     table.items = "lanes";
     table.columns = {{"port", "PORT"},
                      {"vl", "VL"},
+                     {"weight", "WEIGHT"},
+                     {"priority", "PRIORITY"},
                      {"queued_packets", "QUEUED"},
                      {"queued_bytes", "QUEUED_BYTES"},
                      {"capacity_bytes", "CAPACITY_BYTES"},
                      {"packets", "PACKETS"},
                      {"bytes", "BYTES"},
                      {"stalls", "STALLS"},
+                     {"waits", "WAITS"},
                      {"discards", "DISCARDS"}};
     const auto& header = arena.header();
     for (std::uint32_t p = 0; p < header.port_count; ++p) {
@@ -113,12 +116,16 @@ int list_lanes(arena::Arena arena, const std::string& format) {
         for (std::uint32_t vl = 0; vl < header.lane_count; ++vl) {
             const auto& lane = arena.lane(p, vl);
             const auto packets = credit::Tail::decode(lane.tail.load(std::memory_order_relaxed));
-            table.rows.push_back({lab::port_name(arena, p), std::uint64_t{vl},
-                                  std::uint64_t{lane.occupancy()}, queued_bytes(lane),
-                                  capacity_bytes(lane), packets.index,
-                                  lane.received_bytes.load(std::memory_order_relaxed),
-                                  lane.stalls.load(std::memory_order_relaxed),
-                                  lane.discards.load(std::memory_order_relaxed)});
+            const auto& arbiter = arena.arbiter(arena.port(p).peer);
+            const auto share = lab::share_of(arbiter.tables, vl);
+            table.rows.push_back(
+                {lab::port_name(arena, p), std::uint64_t{vl}, std::uint64_t{share.weight},
+                 std::string(share.high ? "high" : "low"), std::uint64_t{lane.occupancy()},
+                 queued_bytes(lane), capacity_bytes(lane), packets.index,
+                 lane.received_bytes.load(std::memory_order_relaxed),
+                 lane.stalls.load(std::memory_order_relaxed),
+                 arbiter.waits[vl].load(std::memory_order_relaxed),
+                 lane.discards.load(std::memory_order_relaxed)});
         }
     }
     print_table(table, format);
