@@ -463,9 +463,9 @@ void Attachment::break_qp(QueuePair::State& qp, bool tell) {
 void Attachment::leave_to_thread() {
     const auto until = sleeps_until.load(std::memory_order_acquire);
     if (until == 0) return;
-    const bool soon =
-        retry || unfinished || !actors.empty() || owes_ack != nullptr || mover.next_time() != 0;
-    if (!soon && (next_deadline == 0 || next_deadline >= until)) return;
+    const bool soon = retry || unfinished || !actors.empty() || owes_ack != nullptr;
+    const auto early = [until](std::uint64_t when) { return when != 0 && when < until; };
+    if (!soon && !early(next_deadline) && !early(mover.next_time())) return;
     sleeps_until.store(0, std::memory_order_relaxed);
     ring_own_bell();
 }

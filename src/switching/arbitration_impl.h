@@ -56,7 +56,8 @@ std::optional<Advance> Mover<Probe>::take_turn(const Waiter& mine, std::uint32_t
         arbiter.last_input[chosen_vl].store(static_cast<std::uint8_t>(wait_bit(chosen.lane)),
                                             std::memory_order_relaxed);
         if (chosen.lane != mine.lane) return help(chosen, chosen_vl + claim / 16 * 16);
-        if (waited_itself) {
+        // The packets behind this one, if any, have been waiting as well.
+        if (waited_itself && buffer(mine.lane).occupancy() <= 1) {
             Probe::point();
             arbiter.waiting[vl].fetch_and(~(1ULL << bit), std::memory_order_acq_rel);
         }
