@@ -79,11 +79,14 @@ Result<Arbitration> decode_arbitration(const YamlMap& top, std::uint32_t data_la
              map.count("high_limit", arbitration.high_limit, 0, kHighLimitNone));
     const auto lanes = map.find("lanes");
     if (!lanes) return arbitration;
-    const std::span<const std::string_view> numbers(kLaneNumbers.data(), data_lanes);
-    WEIR_TRY(const YamlMap by_number, YamlMap::open(*lanes, top.file(), "lanes", numbers));
-    for (std::uint32_t vl = 0; vl < data_lanes; ++vl) {
+    WEIR_TRY(const YamlMap by_number, YamlMap::open(*lanes, top.file(), "lanes", kLaneNumbers));
+    for (std::uint32_t vl = 0; vl < kLanesMax; ++vl) {
         const auto share = by_number.find(kLaneNumbers[vl]);
         if (!share) continue;
+        if (vl >= data_lanes) {
+            return yaml_error(top.file(), *share, fmt::format("there is no lane {}", vl),
+                              fmt::format("lanes is {}", data_lanes));
+        }
         WEIR_TRY(arbitration.lanes[vl], decode_lane_share(*share, top.file()));
     }
     return arbitration;

@@ -168,10 +168,12 @@ TEST(FabricFile, RefusesBadRatesAndArbitrationWhereTheyStand) {
               "f.yaml:2:23: weight is 0; it lies within 1 ... 255");
     EXPECT_EQ(with("arbitration:\n  lanes: {0: {weigth: 9}}"),
               "f.yaml:2:15: unknown key \"weigth\" in a lane | did you mean \"weight\"?");
-    EXPECT_EQ(with("arbitration:\n  lanes: {0: {priority: hihg}}"),
+    EXPECT_EQ(with("arbitration:\n  lanes: {0: {priority: hig}}"),
               "f.yaml:2:25: priority is neither low nor high | did you mean \"high\"?");
-    EXPECT_EQ(with("lanes: 2\narbitration:\n  lanes: {2: {weight: 9}}").substr(0, 38),
-              "f.yaml:3:11: unknown key \"2\" in lanes");
+    EXPECT_EQ(with("lanes: 2\narbitration:\n  lanes: {2: {weight: 9}}"),
+              "f.yaml:3:14: there is no lane 2 | lanes is 2");
+    EXPECT_EQ(with("arbitration:\n  lanes: {first: {weight: 9}}"),
+              "f.yaml:2:11: unknown key \"first\" in lanes");
     EXPECT_EQ(with("arbitration:\n  lanes: {0: {weight: 9}, 0: {weight: 9}}"),
               "f.yaml:2:27: key \"0\" given twice");
     EXPECT_EQ(with("arbitration: {lanes: [1]}"), "f.yaml:1:22: lanes is not a mapping");

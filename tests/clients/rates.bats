@@ -75,7 +75,8 @@ rate() {
     finish_pair first 60
     finish_pair bulk 60
     finish_pair more 60
-    [ $(($(average bulk-client 65536) + $(average more-client 65536))) -le 260 ]
+    within 1 250 bulk-client 65536
+    within 1 250 more-client 65536
     drained
 }
 
