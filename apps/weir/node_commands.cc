@@ -63,6 +63,7 @@ int list_switches(arena::Arena arena, const std::string& format) {
                      {"bytes", "BYTES"},
                      {"queued_packets", "QUEUED"},
                      {"stalls", "STALLS"},
+                     {"waits", "WAITS"},
                      {"discards", "DISCARDS"}};
     for (std::uint32_t n = 0; n < arena.header().node_count; ++n) {
         const auto& node = arena.node(n);
@@ -73,12 +74,14 @@ int list_switches(arena::Arena arena, const std::string& format) {
             sum.packets += traffic.packets;
             sum.bytes += traffic.bytes;
             sum.stalls += traffic.stalls;
+            sum.waits += traffic.waits;
             sum.discards += traffic.discards;
             sum.occupancy += traffic.occupancy;
         }
         table.rows.push_back({std::string(node.name), std::uint64_t{node.lid}, guid_text(node.guid),
                               std::uint64_t{node.port_count}, count_up(arena, node), sum.packets,
-                              sum.bytes, std::uint64_t{sum.occupancy}, sum.stalls, sum.discards});
+                              sum.bytes, std::uint64_t{sum.occupancy}, sum.stalls, sum.waits,
+                              sum.discards});
     }
     print_table(table, format);
     return kOk;
@@ -94,30 +97,54 @@ std::uint64_t queued_bytes(const credit::LaneBuffer& lane) {
     return std::uint64_t{(tail.blocks - head.blocks) & credit::kBlocksMask} * credit::kBlockBytes;
 }
 
+std::vector<Cell> lane_row(arena::Arena arena, std::uint32_t port, const char* side,
+                           std::uint32_t vl, const credit::LaneBuffer& lane, std::uint64_t waits) {
+    const auto share = lab::share_of(arena.arbiter(port).tables, vl);
+    return {lab::port_name(arena, port),
+            std::string(side),
+            std::uint64_t{vl},
+            std::uint64_t{share.weight},
+            std::string(share.high ? "high" : "low"),
+            std::uint64_t{lane.occupancy()},
+            queued_bytes(lane),
+            capacity_bytes(lane),
+            lane.received_packets(),
+            lane.received_bytes.load(std::memory_order_relaxed),
+            lane.stalls.load(std::memory_order_relaxed),
+            waits,
+            lane.discards.load(std::memory_order_relaxed)};
+}
+
 int list_lanes(arena::Arena arena, const std::string& format) {
     Table table;
     table.schema = "weir.lane.list/v1";
     table.items = "lanes";
     table.columns = {{"port", "PORT"},
+                     {"side", "SIDE"},
                      {"vl", "VL"},
+                     {"weight", "WEIGHT"},
+                     {"priority", "PRIORITY"},
                      {"queued_packets", "QUEUED"},
                      {"queued_bytes", "QUEUED_BYTES"},
                      {"capacity_bytes", "CAPACITY_BYTES"},
                      {"packets", "PACKETS"},
                      {"bytes", "BYTES"},
                      {"stalls", "STALLS"},
+                     {"waits", "WAITS"},
                      {"discards", "DISCARDS"}};
     const auto& header = arena.header();
+    const bool rated = header.rated.load(std::memory_order_relaxed) != 0;
     for (std::uint32_t p = 0; p < header.port_count; ++p) {
-        if (arena.port(p).peer == arena::kNone) continue;
+        const auto& port = arena.port(p);
+        if (port.peer == arena::kNone) continue;
+        const auto& arbiter = arena.arbiter(port.peer);
         for (std::uint32_t vl = 0; vl < header.lane_count; ++vl) {
-            const auto& lane = arena.lane(p, vl);
-            table.rows.push_back({lab::port_name(arena, p), std::uint64_t{vl},
-                                  std::uint64_t{lane.occupancy()}, queued_bytes(lane),
-                                  capacity_bytes(lane), lane.received_packets(),
-                                  lane.received_bytes.load(std::memory_order_relaxed),
-                                  lane.stalls.load(std::memory_order_relaxed),
-                                  lane.discards.load(std::memory_order_relaxed)});
+            const auto waits = arbiter.waits[vl].load(std::memory_order_relaxed);
+            table.rows.push_back(lane_row(arena, p, "in", vl, arena.lane(p, vl), waits));
+        }
+        for (std::uint32_t vl = 0; rated && port.egress != arena::kNone && vl < header.lane_count;
+             ++vl) {
+            table.rows.push_back(lane_row(arena, p, "out", vl, arena.egress(port.egress, vl), 0));
         }
     }
     print_table(table, format);
@@ -147,7 +174,8 @@ void add_node_commands(CLI::App& app, Session& session) {
     add_noun(app, session, "switch", "The switches of a fabric",
              "All switches and what they have carried", list_switches);
     add_noun(app, session, "lane", "The buffers of a fabric",
-             "The receive buffer of each cabled port and virtual lane", list_lanes);
+             "The buffers of each cabled port and virtual lane, and its share of a rated link",
+             list_lanes);
 }
 
 }  // namespace weir::cli

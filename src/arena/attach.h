@@ -7,8 +7,8 @@
 //   kObserve     → arena descriptor.                                     (tools: read tables and
 //   counters) kAttach      node, window memfd → process identity, arena descriptor (a program's
 //   HCA) kPeerWindow  identity → that process's window memfd                  (to reach its
-//   registered memory) kSetLink     text = link or port name, argument 1 up, 0 down kShutdown the
-//   daemon ends, programs get errors
+//   registered memory) kSetLink     text = link or port name, argument 1 up, 0 down kSetRate text =
+//   link or port name, rate kShutdown the daemon ends, programs get errors
 //
 // The daemon serves only its own user (and root): SO_PEERCRED decides, whatever the socket's mode
 // is. The runtime folder: $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /tmp/weir-<uid>; mode
@@ -21,7 +21,7 @@
 namespace weir::arena {
 
 inline constexpr std::uint32_t kAttachMagic = 0x57455254U;  // "WERT"
-inline constexpr std::uint32_t kAttachVersion = 1;
+inline constexpr std::uint32_t kAttachVersion = 2;
 inline constexpr std::size_t kAttachTextBytes = 128;
 /// Size of each process's window memfd: sparse, so only what is registered takes memory.
 inline constexpr std::uint64_t kWindowBytes = 16ULL << 30U;
@@ -32,6 +32,7 @@ enum class AttachKind : std::uint32_t {
     kPeerWindow = 3,
     kSetLink = 4,
     kShutdown = 5,
+    kSetRate = 6,
 };
 
 struct AttachRequest {
@@ -41,7 +42,8 @@ struct AttachRequest {
     std::uint32_t node;      ///< kAttach: index of the HCA node.
     std::uint32_t identity;  ///< kPeerWindow.
     std::uint32_t argument;
-    char text[kAttachTextBytes];  ///< NUL-terminated.
+    std::uint64_t rate_bits_per_second;  ///< kSetRate; 0 unlimited.
+    char text[kAttachTextBytes];         ///< NUL-terminated.
 };
 
 struct AttachReply {

@@ -3,11 +3,11 @@
 // HCA port, queue-pair context and packet of this machine's part of a fabric. Position-independent:
 // indices and offsets, no pointers. Made by the daemon, mapped by every program that attaches.
 //
-//   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | processes | QPs | MRs | packets
-//   | bulk
+//   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | arbiters | egress lanes
+//   | processes | QPs | MRs | packets | bulk
 //
-// The tables up to the LID table are sized by the fabric and committed when it is made. The rest is
-// sparse: a page costs nothing until somebody uses it.
+// The tables up to the egress lanes are sized by the fabric and committed when it is made. The rest
+// is sparse: a page costs nothing until somebody uses it.
 //
 // Trust: every attached process belongs to the fabric's owner (the daemon checks), so the layout
 // guards against processes that stop, die or lag at any instruction, not against one that scribbles
@@ -42,6 +42,9 @@ static_assert(kPacketCount - 1 <= credit::kPacketMask, "a slot names a packet in
 /// Largest payload of one packet inside the machine: a large segment, standing for a run of
 /// MTU-sized packets and as many PSNs (docs/protocol/wire.md).
 inline constexpr std::uint32_t kSegmentBytes = 64 * 1024;
+/// The same in a fabric whose links have rates, so that no lane holds a link for longer: the
+/// largest MTU.
+inline constexpr std::uint32_t kRatedSegmentBytes = 4096;
 inline constexpr std::uint32_t kBulkPerProcess = 64;
 /// Payload that fits into the packet descriptor itself.
 inline constexpr std::uint32_t kInlineBytes = 152;
@@ -62,8 +65,14 @@ struct ArenaHeader {
     std::uint32_t mtu_bytes;
     std::uint32_t link_layer;  ///< IBV_LINK_LAYER_INFINIBAND (1) or _ETHERNET (2).
     std::uint32_t daemon_pid;
+    /// Set once, when the first link of the fabric gets a rate (ArbiterEntry), and never taken
+    /// back: from then on packets leave an HCA through its egress lanes. In the line that movers
+    /// read anyway.
+    std::atomic<std::uint32_t> rated;
     std::uint64_t total_bytes;
     std::uint64_t nodes_at, ports_at, lanes_at, lfts_at, lids_at;
+    std::uint64_t arbiters_at, egress_at;
+    std::uint64_t egress_count;  ///< Ports of HCAs: each has lane_count egress lanes.
     std::uint64_t processes_at, qps_at, mrs_at, packets_at, bulk_at;
     char name[kNameBytes];
     /// Set once, when the fabric is being taken down: programs give errors instead of waiting.
@@ -95,7 +104,48 @@ struct alignas(64) PortEntry {
     std::atomic<std::uint32_t> up;  ///< 1 while the cable carries traffic. Same value at both ends.
     std::atomic<std::uint64_t> link_downed;
     std::atomic<std::uint64_t> transmit_discards;
+    std::uint32_t egress;  ///< HCAs: its number among the egress ports. Switches: kNone.
+    std::uint32_t unused;
 };
+static_assert(sizeof(PortEntry) == 64);
+
+inline constexpr std::uint32_t kLanesMax = 8;
+/// ArbitrationTables::high_limit: high-priority packets never make way.
+inline constexpr std::uint32_t kHighLimitNone = 255;
+
+/// One line of a VL arbitration table (IBTA 14.2.5.9). The weight is in units of 64 bytes.
+struct ArbitrationLine {
+    std::uint8_t vl;
+    std::uint8_t weight;
+};
+
+/// Who may use a link next (IBTA 7.6.9). Fixed when the fabric is made; every data lane stands in
+/// one line of one table.
+struct ArbitrationTables {
+    std::uint8_t high_limit;  ///< Units of 4 KiB; 0 one packet, kHighLimitNone no limit.
+    std::uint8_t high_count;
+    std::uint8_t low_count;
+    std::uint8_t unused;
+    ArbitrationLine high[kLanesMax];
+    ArbitrationLine low[kLanesMax];
+};
+
+/// The sending side of a port: its link's rate, whose turn it is, and who waits.
+/// switching/arbiter.h says what the words mean.
+struct alignas(64) ArbiterEntry {
+    /// Whose turn it is and until when the link is busy, in one word: changed by compare-and-swap.
+    std::atomic<std::uint64_t> turns;
+    std::atomic<std::uint64_t> rate_bits_per_second;  ///< 0: unlimited.
+    ArbitrationTables tables;
+    /// Input port (mod 64) of the packet that last won, by lane. Only fairness hangs on it.
+    std::atomic<std::uint8_t> last_input[kLanesMax];
+    /// By lane: input ports (bit number mod 64; 0 for an HCA's egress) at which a packet for this
+    /// link was seen to wait. A hint: who finds a bit without a packet clears it.
+    alignas(64) std::atomic<std::uint64_t> waiting[kLanesMax];
+    /// By lane: packets that found the link busy or given to another lane. Part of PortXmitWait.
+    alignas(64) std::atomic<std::uint64_t> waits[kLanesMax];
+};
+static_assert(sizeof(ArbiterEntry) == 192);
 
 /// A process that is attached. `identity` is {generation, slot + 1}: what owner fields elsewhere
 /// hold.
@@ -260,6 +310,7 @@ inline constexpr std::uint32_t kLayoutVersion = [] {
           sizeof(PacketEntry), sizeof(MrEntry), sizeof(QpEntry), offsetof(QpEntry, lock),
           offsetof(QpEntry, responder), offsetof(QpEntry, closing), sizeof(credit::LaneBuffer),
           offsetof(credit::LaneBuffer, watched), offsetof(ProcessEntry, summary),
+          sizeof(ArbiterEntry), offsetof(ArbiterEntry, tables), offsetof(ArenaHeader, rated),
           offsetof(MrEntry, memory_access)}) {
         version = version * 31 + static_cast<std::uint32_t>(part);
     }
@@ -291,6 +342,13 @@ class Arena {
     [[nodiscard]] PortEntry& port(std::uint32_t i) const { return ports_[i]; }
     [[nodiscard]] credit::LaneBuffer& lane(std::uint32_t port, std::uint32_t vl) const {
         return lanes_[port * lane_count_ + vl];
+    }
+    [[nodiscard]] ArbiterEntry& arbiter(std::uint32_t port) const {
+        return at<ArbiterEntry>(header().arbiters_at)[port];
+    }
+    /// Where packets of an HCA wait for their link; `egress` is PortEntry::egress.
+    [[nodiscard]] credit::LaneBuffer& egress(std::uint32_t egress, std::uint32_t vl) const {
+        return at<credit::LaneBuffer>(header().egress_at)[egress * header().lane_count + vl];
     }
     [[nodiscard]] std::uint8_t* lft(const NodeEntry& node) const {
         return at<std::uint8_t>(node.lft_at);

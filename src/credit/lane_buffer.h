@@ -122,7 +122,7 @@ struct alignas(64) LaneBuffer {
     std::atomic<std::uint64_t> stalls;
     /// Capacity in blocks; fixed when the fabric is made. A single packet may not exceed it.
     std::uint32_t capacity_blocks;
-    std::uint32_t reserved;
+    std::uint32_t port;  ///< Egress lanes: the port whose link they feed.
     /// Rings of queue pairs: 1 while the owner looks here by itself, so that a packet's arrival
     /// need not be told to it. In this line because whoever moves a packet in holds it anyway.
     std::atomic<std::uint32_t> watched;

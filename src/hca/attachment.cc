@@ -309,6 +309,7 @@ void Attachment::unwatch() {
 void Attachment::progress() {
     if (!service_hot() || ++polls_hot % kOthersEvery == 0) {
         pay();
+        if (mover.next_time() != 0) move_waiting();
         service_actors();
         service_ready();
         const bool asked = process().rescan.load(std::memory_order_relaxed) != 0;
@@ -324,6 +325,7 @@ void Attachment::progress_all() {
     if (unfinished) {
         const auto now = now_ns();
         if (unfinished_since == 0) unfinished_since = now;
+        tell_time();
         mover.begin();
         unfinished = !mover.retry_stuck();
         if (unfinished && now - unfinished_since > kQueueLifetimeNs) mover.choke_stuck();
@@ -333,6 +335,31 @@ void Attachment::progress_all() {
     retry = false;
     for (std::size_t i = 0; i < qps.size(); ++i)
         if (qps[i] != nullptr) service(*qps[i]);
+}
+
+void Attachment::move_waiting() {
+    const auto now = now_ns();
+    if (now < mover.next_time()) return;
+    mover.set_now(now);
+    mover.begin();
+    unfinished = !mover.retry_waiting() || unfinished;
+    mover.end();
+    retry = std::exchange(retry_in_time, false) || retry;
+}
+
+/// How long the progress thread may sleep, when all is done that can be; 0 for ever.
+std::uint64_t Attachment::patience() const {
+    std::uint64_t wait = 0;
+    const bool soon = retry || unfinished || !actors.empty();
+    if (next_deadline == 0 && mover.next_time() == 0) return soon ? kRetryNs : 0;
+    const auto now = now_ns();
+    const auto until = [&](std::uint64_t when) {
+        const auto left = when > now ? when - now : 1000;
+        if (when != 0 && (wait == 0 || left < wait)) wait = left;
+    };
+    until(next_deadline);
+    until(mover.next_time());
+    return soon ? std::min(wait, kRetryNs) : wait;
 }
 
 void Attachment::run_thread() {
@@ -363,12 +390,7 @@ void Attachment::run_thread() {
             pay();
             catch_up();
             check_timers(false);
-            if (next_deadline != 0) {
-                const auto now = now_ns();
-                wait = next_deadline > now ? next_deadline - now : 1000;
-            }
-            if ((retry || unfinished || !actors.empty()) && (wait == 0 || wait > kRetryNs))
-                wait = kRetryNs;
+            wait = patience();
             sleeps_until.store(wait == 0             ? kForever
                                : wait > kLookEveryNs ? now_ns() + wait
                                                      : 0,
@@ -443,7 +465,8 @@ void Attachment::leave_to_thread() {
     const auto until = sleeps_until.load(std::memory_order_acquire);
     if (until == 0) return;
     const bool soon = retry || unfinished || !actors.empty() || owes != nullptr;
-    if (!soon && (next_deadline == 0 || next_deadline >= until)) return;
+    const auto early = [until](std::uint64_t when) { return when != 0 && when < until; };
+    if (!soon && !early(next_deadline) && !early(mover.next_time())) return;
     sleeps_until.store(0, std::memory_order_relaxed);
     ring_own_bell();
 }

@@ -227,6 +227,7 @@ struct Attachment {
     bool unfinished = false;             ///< Some packet waits for credit: look at its lane again.
     std::uint64_t unfinished_since = 0;  ///< Since when without a break; 0 while not.
     bool retry = false;                  ///< Some QP was not served to the end: look at all again.
+    bool retry_in_time = false;          ///< The same, but not before Mover::next_time().
     std::uint64_t next_deadline = 0;     ///< Earliest of the requesters' timers; 0 none.
     std::uint32_t polls = 0;
     std::uint32_t polls_hot = 0;     ///< Looks that found the hot QP busy.
@@ -306,7 +307,16 @@ struct Attachment {
         if (mover.has_wakes()) wake(mover.take_wakes());
     }
     void progress_all();
+    /// Tells the mover the time, if the fabric has links with rates. True if so.
+    bool tell_time() {
+        if (arena.header().rated.load(std::memory_order_relaxed) == 0) return false;
+        mover.set_now(now_ns());
+        return true;
+    }
+    /// Moves on what has waited for a link, if it is time.
+    void move_waiting();
     void run_thread();
+    [[nodiscard]] std::uint64_t patience() const;
     void close_down();
     void park_for_wait();
 

@@ -85,7 +85,9 @@ void to_rts(Attachment& a, QueuePair::State& qp) {
     transport::RequesterRules rules;
     rules.reliable = qp.type == IBV_QPT_RC;
     rules.mtu = qp.entry().mtu_bytes;
-    rules.segment = arena::kSegmentBytes;
+    // On links with rates a packet keeps all others off for its length.
+    const bool rated = a.arena.header().rated.load(std::memory_order_relaxed) != 0;
+    rules.segment = rated ? arena::kRatedSegmentBytes : arena::kSegmentBytes;
     rules.window = arena::kQpWindow;
     rules.reads_max = std::max<std::uint32_t>(qp.attr.max_rd_atomic, 1);
     rules.timeout_ns = wire::ack_timeout_ns(qp.attr.timeout);

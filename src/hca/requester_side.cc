@@ -123,10 +123,11 @@ bool Attachment::send_packet(std::uint32_t packet, std::uint32_t generation, std
         pool.put_back(packet);
         return true;
     }
-    const auto lane = mover.port_lane(loops ? port : from.peer, vl);
+    auto lane = mover.port_lane(loops ? port : from.peer, vl);
+    if (tell_time() && !loops) lane = mover.egress_lane(port, vl);
     mover.begin();
     bool sent = mover.inject(lane, packet, generation);
-    for (int tries = 0; !sent && tries < 8; ++tries) {
+    for (int tries = 0; !sent && tries < 8 && !mover.is_waiting(lane); ++tries) {
         unfinished = !mover.drive(lane) || unfinished;
         sent = mover.inject(lane, packet, generation);
     }
@@ -240,7 +241,12 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     if (index != PacketPool::kNoPacket) pool.put_back(index);
     qp.requester.unsend();
     qp.pumping = true;
-    retry = true;
+    // With the egress full of packets that wait for the link, there is nothing to try before that.
+    if (mover.next_time() == 0) {
+        retry = true;
+    } else {
+        retry_in_time = true;
+    }
     return false;
 }
 

@@ -417,7 +417,8 @@ void Attachment::service_datagrams(QueuePair::State& qp) {
     const auto ring = mover.request_ring(qp.number);
     credit::Slot slot{};
     auto next = entry.taken.load(std::memory_order_relaxed);
-    while (entry.receiving.load(std::memory_order_relaxed) == 1 && mover.arrived(ring, next, slot)) {
+    while (entry.receiving.load(std::memory_order_relaxed) == 1 &&
+           mover.arrived(ring, next, slot)) {
         const auto& packet = arena.packet(slot.packet);
         if (starved(qp, packet.header)) break;
         if (qp.lag >= arena::kQpLag) settle(qp);

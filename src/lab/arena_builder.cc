@@ -7,10 +7,13 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "switching/arbiter.h"
 
 namespace weir::lab {
 namespace {
 
+static_assert(topology::kLanesMax == arena::kLanesMax);
+static_assert(topology::kHighLimitNone == arena::kHighLimitNone);
 static_assert(routing::kNoRoute == arena::kLftNoRoute);
 
 constexpr std::uint64_t kPageBytes = 4096;
@@ -97,6 +100,53 @@ void fill_nodes(arena::Arena arena, const topology::Fabric& fabric, const routin
     }
 }
 
+arena::ArbitrationTables tables_of(const topology::Options& options) {
+    arena::ArbitrationTables tables{};
+    tables.high_limit = static_cast<std::uint8_t>(options.arbitration.high_limit);
+    for (std::uint32_t vl = 0; vl < options.data_lanes; ++vl) {
+        const auto& lane = options.arbitration.lanes[vl];
+        const arena::ArbitrationLine line{static_cast<std::uint8_t>(vl),
+                                          static_cast<std::uint8_t>(lane.weight)};
+        if (lane.high) {
+            tables.high[tables.high_count++] = line;
+        } else {
+            tables.low[tables.low_count++] = line;
+        }
+    }
+    return tables;
+}
+
+void fill_arbiters(arena::Arena arena, const topology::Options& options) {
+    const auto tables = tables_of(options);
+    for (std::uint32_t p = 0; p < arena.header().port_count; ++p) {
+        auto& arbiter = arena.arbiter(p);
+        arbiter.tables = tables;
+        arbiter.turns.store(switching::first_turns(tables).encode(), std::memory_order_relaxed);
+        if (!options.rates_enforced || arena.port(p).peer == arena::kNone) continue;
+        arbiter.rate_bits_per_second.store(arena.port(p).speed_bits_per_second,
+                                           std::memory_order_relaxed);
+    }
+    arena.header().rated.store(options.rates_enforced ? 1 : 0, std::memory_order_relaxed);
+}
+
+/// Every HCA port has a number among the egress ports, and lanes in which its packets wait.
+void fill_egress(arena::Arena arena, std::uint32_t capacity_blocks) {
+    const auto& header = arena.header();
+    std::uint32_t next = 0;
+    for (std::uint32_t p = 0; p < header.port_count; ++p) {
+        auto& port = arena.port(p);
+        port.egress = arena::kNone;
+        if (arena.node(port.node).kind != arena::NodeKind::kHca) continue;
+        port.egress = next++;
+        for (std::uint32_t vl = 0; vl < header.lane_count; ++vl) {
+            auto& lane = arena.egress(port.egress, vl);
+            lane.reset(capacity_blocks);
+            lane.port = p;
+        }
+    }
+    WEIR_CHECK(next == header.egress_count);
+}
+
 void fill_links(arena::Arena arena, const topology::Fabric& fabric) {
     for (const auto& link : fabric.links) {
         const auto index_of = [&](topology::PortId end) {
@@ -132,6 +182,7 @@ Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& t
     std::uint64_t ports = 0;
     for (const auto& node : fabric.nodes) {
         ports += node.port_count;
+        if (!node.is_switch()) header.egress_count += node.port_count;
     }
     header.magic = arena::kMagic;
     header.version = arena::kLayoutVersion;
@@ -154,6 +205,9 @@ Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& t
     header.lanes_at = layout.place(ports * header.lane_count, sizeof(credit::LaneBuffer));
     header.lfts_at = layout.place(fabric.switch_count(), header.lid_count);
     header.lids_at = layout.place(header.lid_count, sizeof(std::uint32_t));
+    header.arbiters_at = layout.place(ports, sizeof(arena::ArbiterEntry));
+    header.egress_at =
+        layout.place(header.egress_count * header.lane_count, sizeof(credit::LaneBuffer));
     header.processes_at = layout.place(arena::kProcessCount, sizeof(arena::ProcessEntry));
     header.qps_at = layout.place(arena::kQpCount, sizeof(arena::QpEntry));
     header.mrs_at = layout.place(arena::kMrCount, sizeof(arena::MrEntry));
@@ -173,8 +227,9 @@ Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::
     WEIR_TRY_VOID(runtime::commit_memory(memory.fd.get(), 0, plan.qps_at));
     WEIR_TRY(memory.mapping, runtime::Mapping::map(memory.fd.get(), plan.total_bytes,
                                                    runtime::MapAccess::kReadWrite));
-    // The tail of the header are atomics, zero already; all before them is plain data.
-    std::memcpy(memory.mapping.data(), &plan, offsetof(arena::ArenaHeader, closing));
+    // The tail of the header are atomics, zero already, as is the one among the plain data.
+    std::memcpy(memory.mapping.data(), static_cast<const void*>(&plan),
+                offsetof(arena::ArenaHeader, closing));
     const arena::Arena arena = memory.arena();
     fill_nodes(arena, fabric, tables);
     fill_links(arena, fabric);
@@ -184,6 +239,8 @@ Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::
             arena.lane(port, vl).reset(capacity);
         }
     }
+    fill_egress(arena, capacity);
+    fill_arbiters(arena, fabric.options);
     return memory;
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "topology/nearest_word.h"
+#include "topology/quantity.h"
 
 namespace weir::lab {
 namespace {
@@ -151,13 +152,33 @@ std::vector<std::string> list_hosts(Arena arena) {
     return hosts;
 }
 
+LaneShareView share_of(const arena::ArbitrationTables& tables, std::uint32_t vl) {
+    for (std::uint32_t i = 0; i < tables.high_count; ++i) {
+        if (tables.high[i].vl == vl) return {tables.high[i].weight, true};
+    }
+    for (std::uint32_t i = 0; i < tables.low_count; ++i) {
+        if (tables.low[i].vl == vl) return {tables.low[i].weight, false};
+    }
+    return {};
+}
+
+std::string rate_text(std::uint64_t bits_per_second) {
+    return bits_per_second == 0
+               ? "unlimited"
+               : topology::format_rate({static_cast<std::int64_t>(bits_per_second)});
+}
+
 PortTraffic traffic_into(Arena arena, std::uint32_t port) {
     PortTraffic sum;
+    const auto peer = arena.port(port).peer;
     for (std::uint32_t vl = 0; vl < arena.header().lane_count; ++vl) {
         const auto& lane = arena.lane(port, vl);
         sum.packets += lane.received_packets();
         sum.bytes += lane.received_bytes.load(std::memory_order_relaxed);
         sum.stalls += lane.stalls.load(std::memory_order_relaxed);
+        if (peer != arena::kNone) {
+            sum.waits += arena.arbiter(peer).waits[vl].load(std::memory_order_relaxed);
+        }
         sum.discards += lane.discards.load(std::memory_order_relaxed);
         sum.occupancy += lane.occupancy();
     }

@@ -41,11 +41,22 @@ Result<std::uint32_t> find_node(arena::Arena arena, std::string_view name);
 /// Names of the hosts, in the order of their first HCAs.
 std::vector<std::string> list_hosts(arena::Arena arena);
 
+/// A lane's line in the arbitration tables.
+struct LaneShareView {
+    std::uint32_t weight = 0;
+    bool high = false;
+};
+LaneShareView share_of(const arena::ArbitrationTables& tables, std::uint32_t vl);
+
+/// A rate as people read it: "10Gbps", or "unlimited" for 0.
+std::string rate_text(std::uint64_t bits_per_second);
+
 /// What all data lanes of one receiving port add up to: the traffic that its cable brought to it.
 struct PortTraffic {
     std::uint64_t packets = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t stalls = 0;
+    std::uint64_t stalls = 0;  ///< No credit.
+    std::uint64_t waits = 0;   ///< The link was busy, or another lane's turn.
     std::uint64_t discards = 0;
     std::uint32_t occupancy = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "lab/attach_protocol.h"
+#include "switching/arbiter.h"
 #include "switching/test_fabric.h"
 
 namespace {
@@ -51,7 +52,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         WEIR_CHECK(judgement.node < arena.header().node_count);
         WEIR_CHECK(arena.node(judgement.node).kind == weir::arena::NodeKind::kHca);
     }
-    if (judgement.act == Act::kSetLink) {
+    if (judgement.act == Act::kSetRate) {
+        const auto rate = judgement.rate_bits_per_second;
+        WEIR_CHECK(rate == 0 || rate >= weir::switching::kSlowestRate);
+    }
+    if (judgement.act == Act::kSetLink || judgement.act == Act::kSetRate) {
         WEIR_CHECK(judgement.link.a < arena.header().port_count);
         WEIR_CHECK(arena.port(judgement.link.a).peer == judgement.link.b);
     }

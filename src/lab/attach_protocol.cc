@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "switching/arbiter.h"
+
 namespace weir::lab {
 namespace {
 
@@ -46,11 +48,10 @@ Judgement judge_attach(const AttachRequest& request, const Caller& caller, std::
     return judgement;
 }
 
-Judgement judge_set_link(const AttachRequest& request, arena::Arena arena) {
+/// As `act`, to the link that the request names.
+Judgement judge_link(Act act, const AttachRequest& request, arena::Arena arena) {
     const char* end = std::find(std::begin(request.text), std::end(request.text), '\0');
-    if (end == std::end(request.text) || request.argument > 1) {
-        return refuse(EINVAL, "malformed request");
-    }
+    if (end == std::end(request.text)) return refuse(EINVAL, "malformed request");
     const auto link =
         find_link(arena, {request.text, static_cast<std::size_t>(end - request.text)});
     if (!link) {
@@ -58,9 +59,26 @@ Judgement judge_set_link(const AttachRequest& request, arena::Arena arena) {
         return refuse(error.code == ErrorCode::kNotFound ? ENOENT : EINVAL,
                       error.hint.empty() ? error.context : error.context + "; " + error.hint);
     }
-    Judgement judgement = accept(Act::kSetLink);
+    Judgement judgement = accept(act);
     judgement.link = *link;
+    return judgement;
+}
+
+Judgement judge_set_link(const AttachRequest& request, arena::Arena arena) {
+    if (request.argument > 1) return refuse(EINVAL, "malformed request");
+    Judgement judgement = judge_link(Act::kSetLink, request, arena);
     judgement.up = request.argument == 1;
+    return judgement;
+}
+
+Judgement judge_set_rate(const AttachRequest& request, arena::Arena arena) {
+    constexpr std::uint64_t kFastest = 10'000'000'000'000;
+    const auto rate = request.rate_bits_per_second;
+    if (rate != 0 && (rate < switching::kSlowestRate || rate > kFastest)) {
+        return refuse(EINVAL, "a link's rate lies within 10Mbps ... 10Tbps, or is unlimited");
+    }
+    Judgement judgement = judge_link(Act::kSetRate, request, arena);
+    judgement.rate_bits_per_second = rate;
     return judgement;
 }
 
@@ -103,6 +121,8 @@ Judgement judge(const Message& message, const Caller& caller, uid_t owner, arena
             return judge_peer_window(request);
         case AttachKind::kSetLink:
             return judge_set_link(request, arena);
+        case AttachKind::kSetRate:
+            return judge_set_rate(request, arena);
         case AttachKind::kShutdown:
             return accept(Act::kShutdown);
     }

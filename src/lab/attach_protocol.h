@@ -24,6 +24,7 @@ enum class Act : std::uint8_t {
     kAttach,      ///< To node `node`, with the window that came along.
     kPeerWindow,  ///< That of `identity`.
     kSetLink,     ///< `link` to `up`.
+    kSetRate,     ///< `link` to `rate_bits_per_second`.
     kShutdown,
 };
 
@@ -48,6 +49,7 @@ struct Judgement {
     std::uint32_t identity = 0;
     LinkView link{0, 0};
     bool up = false;
+    std::uint64_t rate_bits_per_second = 0;
 };
 
 /// `owner` is the user that the daemon runs as. The arena is the fabric's, which names and indices

@@ -176,6 +176,8 @@ bool Daemon::carry_out(std::uint64_t id, Connection& connection, const Judgement
         }
         case Act::kSetLink:
             return set_link(connection, judgement.link, judgement.up);
+        case Act::kSetRate:
+            return set_rate(connection, judgement.link, judgement.rate_bits_per_second);
         case Act::kShutdown:
             log("pid {} asks for the end", connection.peer.pid);
             ending_ = true;
@@ -224,6 +226,18 @@ bool Daemon::set_link(const Connection& connection, LinkView link, bool up) {
         processes_.alert_all();
         log("link {} is {}", link_name(arena_, link), up ? "up" : "down");
     }
+    return reply(connection, make_reply(0));
+}
+
+bool Daemon::set_rate(const Connection& connection, LinkView link, std::uint64_t rate) {
+    // First the way round by the egress lanes, then what makes packets wait there.
+    if (rate != 0) arena_.header().rated.store(1, std::memory_order_seq_cst);
+    for (const std::uint32_t end : {link.a, link.b}) {
+        arena_.arbiter(end).rate_bits_per_second.store(rate, std::memory_order_release);
+    }
+    arena_.header().epoch.fetch_add(1, std::memory_order_acq_rel);
+    processes_.alert_all();
+    log("link {} has rate {}", link_name(arena_, link), rate_text(rate));
     return reply(connection, make_reply(0));
 }
 

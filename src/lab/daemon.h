@@ -53,6 +53,7 @@ class Daemon {
     bool attach(std::uint64_t id, Connection& connection, std::uint32_t node,
                 runtime::UniqueFd window);
     bool set_link(const Connection& connection, LinkView link, bool up);
+    bool set_rate(const Connection& connection, LinkView link, std::uint64_t rate);
     static bool reply(const Connection& connection, const arena::AttachReply& reply, int fd = -1);
     void close(ConnectionMap::iterator connection);
     void say_goodbye();

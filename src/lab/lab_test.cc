@@ -172,6 +172,21 @@ TEST_F(Protocol, LinksAreNamedAndSetToOneOfTwoStates) {
     EXPECT_EQ(ask(set).status, EINVAL);
 }
 
+TEST_F(Protocol, RatesLieWithinBounds) {
+    auto set = request(arena::AttachKind::kSetRate);
+    std::strcpy(set.text, "h0:1");
+    EXPECT_EQ(ask(set).act, Act::kSetRate);
+    set.rate_bits_per_second = 10'000'000;
+    EXPECT_EQ(ask(set).rate_bits_per_second, 10'000'000U);
+    set.rate_bits_per_second = 9'999'999;
+    EXPECT_EQ(ask(set).status, EINVAL);
+    set.rate_bits_per_second = ~0ULL;
+    EXPECT_EQ(ask(set).status, EINVAL);
+    set.rate_bits_per_second = 0;
+    std::strcpy(set.text, "h7:1");
+    EXPECT_EQ(ask(set).status, ENOENT);
+}
+
 TEST_F(LabTest, UpTwiceIsOnceAndADifferentFileIsRefused) {
     ASSERT_EQ(*up(), UpOutcome::kStarted);
     EXPECT_EQ(*up(), UpOutcome::kAlready);
@@ -232,6 +247,30 @@ TEST_F(LabTest, ALinkGoesDownAtBothEndsAndTheEpochMoves) {
     ASSERT_TRUE(client->set_link(link_name(arena, link), true));
     EXPECT_EQ(arena.port(link.a).up.load() + arena.port(link.b).up.load(), 2U);
     EXPECT_EQ(client->set_link("nowhere:1", true).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(LabTest, ARateHoldsForBothDirectionsOfItsLinkOnly) {
+    ASSERT_TRUE(up());
+    auto client = runtime::AttachClient::connect(kName);
+    ASSERT_TRUE(client && client->observe());
+    const auto arena = client->arena();
+    const auto link = *find_link(arena, "h1:1");
+    const auto other = *find_link(arena, "h0:1");
+    const auto rate_at = [&](std::uint32_t end) {
+        return arena.arbiter(end).rate_bits_per_second.load();
+    };
+    EXPECT_EQ(arena.header().rated.load(), 0U);
+    EXPECT_EQ(rate_at(link.a) + rate_at(link.b), 0U);
+    ASSERT_TRUE(client->set_rate("h1:1", 1'000'000'000));
+    EXPECT_EQ(arena.header().rated.load(), 1U);
+    EXPECT_EQ(rate_at(link.a), 1'000'000'000U);
+    EXPECT_EQ(rate_at(link.b), 1'000'000'000U);
+    EXPECT_EQ(rate_at(other.a) + rate_at(other.b), 0U);
+    ASSERT_TRUE(client->set_rate("h1:1", 0));
+    EXPECT_EQ(rate_at(link.a) + rate_at(link.b), 0U);
+    // The way by the egress lanes stays, so that no packet overtakes one that still waits there.
+    EXPECT_EQ(arena.header().rated.load(), 1U);
+    EXPECT_EQ(client->set_rate("h1:1", 5).error().code, ErrorCode::kInvalid);
 }
 
 TEST_F(LabTest, ABadNameIsRefusedBeforeAnythingIsMade) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/real/event_loop.h"
 #include "runtime/real/shared_memory.h"
 
 namespace weir::lab {
@@ -118,6 +119,11 @@ void ProcessTable::on_tick() {
                 break;
         }
     }
+    const auto now = runtime::monotonic_nanoseconds();
+    if (mover_.next_time() != 0 && now >= mover_.next_time()) {
+        mover_.set_now(now);
+        mover_.retry_waiting();
+    }
     wake_sleepers();
 }
 
@@ -150,8 +156,10 @@ void ProcessTable::part(std::uint32_t index) {
 }
 
 bool ProcessTable::sweep() {
+    mover_.set_now(runtime::monotonic_nanoseconds());
     // What was stuck at an earlier sweep is no reason to pass it over in this one.
     mover_.retry_stuck();
+    mover_.retry_waiting();
     return mover_.sweep();
 }
 
@@ -224,6 +232,10 @@ void ProcessTable::release_lost(std::uint32_t index) {
     for (std::uint32_t port = 0; port < header.port_count; ++port) {
         for (std::uint32_t lane = 0; lane < header.lane_count; ++lane)
             note(arena_.lane(port, lane));
+    }
+    for (std::uint32_t egress = 0; egress < header.egress_count; ++egress) {
+        for (std::uint32_t lane = 0; lane < header.lane_count; ++lane)
+            note(arena_.egress(egress, lane));
     }
     visit_entries(header.qps_at, 0, arena::kQpCount, sizeof(arena::QpEntry), [&](std::uint32_t i) {
         auto& qp = arena_.qp(i);

@@ -54,8 +54,9 @@ class ProcessTable {
     void on_tick();
     static constexpr int kTickMilliseconds = 25;
 
-    /// True while anybody is attached or being cleaned up after.
-    [[nodiscard]] bool busy() const { return in_use_ != 0; }
+    /// True while anybody is attached or being cleaned up after, or packets that somebody left wait
+    /// for a link to be free.
+    [[nodiscard]] bool busy() const { return in_use_ != 0 || mover_.next_time() != 0; }
 
     /// Makes all live processes look at everything again: a death, a link that changed, the end.
     void alert_all();

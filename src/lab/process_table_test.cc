@@ -20,6 +20,7 @@
 #include "lab/test_lab.h"
 #include "runtime/real/attach_client.h"
 #include "runtime/real/daemonize.h"
+#include "runtime/real/event_loop.h"
 #include "runtime/real/record_socket.h"
 #include "runtime/real/runtime_folder.h"
 
@@ -122,11 +123,49 @@ bool eventually(const std::function<bool()>& holds) {
     return false;
 }
 
+/// A 4 KiB packet of this program's into the egress of h1, and as far as the link's rate lets it.
+void send_by_egress(const Program& program, std::uint32_t number) {
+    const auto arena = program.client.arena();
+    const std::uint32_t index =
+        arena::slot_of(program.identity) * arena::kPacketsPerProcess + number;
+    auto& packet = arena.packet(index);
+    arena::Route route{};
+    route.dlid = arena.port(*find_port(arena, "h0:1")).lid;
+    route.words = 1024;
+    route.dest_qp = kOwnQp;
+    packet.route.store(route.encode());
+    packet.state.store((7U << 1U) | 1U);
+    switching::Mover<> mover(arena);
+    mover.set_now(runtime::monotonic_nanoseconds());
+    const auto lane = mover.egress_lane(*find_port(arena, "h1:1"), 0);
+    WEIR_CHECK(mover.inject(lane, index, 7));
+    WEIR_CHECK(mover.drive(lane));
+}
+
 std::uint32_t other_identity(const Program& self) {
     for (const auto& process : list_processes(self.client.arena())) {
         if (process.identity != self.identity) return process.identity;
     }
     return 0;
+}
+
+TEST_F(LabTest, PacketsThatWaitForALinkArriveThoughTheirSenderIsDead) {
+    ASSERT_TRUE(up());
+    const Program self = attach("h0");
+    ASSERT_TRUE(self.client.arena().mapped());
+    auto tool = runtime::AttachClient::connect("test");
+    ASSERT_TRUE(tool);
+    ASSERT_TRUE(tool->set_rate("h1:1", 10'000'000));
+    open_qp(self, kOwnQp, "h0");
+    Child child([] {
+        static const Program program = attach("h1");
+        for (std::uint32_t i = 0; i < 5; ++i)
+            send_by_egress(program, i);
+    });
+    const auto& ring = self.client.arena().qp(kOwnQp).requests;
+    ASSERT_TRUE(eventually([&] { return ring.occupancy() >= 1; }));
+    child.kill();
+    EXPECT_TRUE(eventually([&] { return ring.occupancy() == 5; }));
 }
 
 TEST_F(LabTest, IdentitiesAreNeverZeroAndNeverTheSameAgain) {

@@ -37,22 +37,34 @@
 // from the same input stands either in that buffer or in the ring by then; and the margin holds,
 // since only packets from the QP's own peer do so, of which each input has one at its head.
 //
-// Sans-IO: no system call, no clock. Wake-ups are collected for the caller (take_wakes).
-// The Probe parameter is a test seam: point() is called before each
+// Links with a rate (ArenaHeader::rated): before step 1 the mover takes a turn of the output's
+// arbiter (switching/arbiter.h), one compare-and-swap that books the link for the packet's length.
+// A claim is thus a packet that has paid; whoever finds a claim carries it out and asks nobody. If
+// the link is busy the lane is left in the arbiter's `waiting` bits and in this mover's list, with
+// the time when to look again (next_time). If it is free but another lane's turn, that lane's
+// packet is moved in place of ours, so that nobody's absence keeps a link idle. A mover that dies
+// between turn and claim has wasted the time of one packet. Packets of an HCA pass through its
+// egress lanes, where they wait as they do at a switch.
+//
+// Sans-IO: no system call, no clock; the time is told (set_now). Wake-ups are collected for the
+// caller (take_wakes). The Probe parameter is a test seam: point() is called before each
 // compare-and-swap and between the reads that lead to it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "arena/layout.h"
 #include "base/check.h"
 #include "credit/lane_buffer.h"
+#include "switching/arbiter.h"
 
 namespace weir::switching {
 
-/// Names a lane buffer of the arena: port * lanes + vl, then two per QP (requests, responses).
+/// Names a lane buffer of the arena: port * lanes + vl, then the egress lanes of the HCAs' ports,
+/// then two per QP (requests, responses).
 using LaneId = std::uint32_t;
 inline constexpr LaneId kNoLane = 0xffffffffU;
 /// Slots of a QP's ring kept for claims under way; at least the number of lanes.
@@ -68,6 +80,8 @@ enum class Step : std::uint8_t {
     kMoved,      ///< The head packet went on to `to`.
     kDiscarded,  ///< It was dropped.
     kBlocked,    ///< `to` has no credit for it.
+    kWaiting,    ///< Its link is busy until next_time().
+    kHelped,     ///< It was another lane's turn, whose packet went on to `to` (kNoLane: by itself).
 };
 
 struct Advance {
@@ -79,18 +93,24 @@ template <class Probe = NoProbe>
 class Mover {
   public:
     explicit Mover(arena::Arena arena) : arena_(arena), lanes_(arena.header().lane_count) {
-        qp_base_ = arena.header().port_count * lanes_;
+        egress_base_ = arena.header().port_count * lanes_;
+        qp_base_ = egress_base_ + static_cast<std::uint32_t>(arena.header().egress_count) * lanes_;
     }
 
     [[nodiscard]] LaneId port_lane(std::uint32_t port, std::uint32_t vl) const {
         return port * lanes_ + vl;
+    }
+    /// REQUIRES: `port` is an HCA's.
+    [[nodiscard]] LaneId egress_lane(std::uint32_t port, std::uint32_t vl) const {
+        return egress_base_ + arena_.port(port).egress * lanes_ + vl;
     }
     [[nodiscard]] LaneId request_ring(std::uint32_t qp) const { return qp_base_ + qp * 2; }
     [[nodiscard]] LaneId response_ring(std::uint32_t qp) const { return qp_base_ + qp * 2 + 1; }
     [[nodiscard]] bool is_ring(LaneId id) const { return id >= qp_base_; }
     [[nodiscard]] std::uint32_t ring_qp(LaneId id) const { return (id - qp_base_) / 2; }
     [[nodiscard]] credit::LaneBuffer& buffer(LaneId id) const {
-        if (!is_ring(id)) return arena_.lane(id / lanes_, id % lanes_);
+        if (id < egress_base_) return arena_.lane(id / lanes_, id % lanes_);
+        if (!is_ring(id)) return arena_.egress((id - egress_base_) / lanes_, id % lanes_);
         auto& qp = arena_.qp(ring_qp(id));
         return (id - qp_base_) % 2 == 0 ? qp.requests : qp.responses;
     }
@@ -113,6 +133,16 @@ class Mover {
     bool retry_stuck();
     /// Gives up on the QPs that the heads of those lanes wait for, and drives again.
     void choke_stuck();
+
+    /// The time that holds for all that follows, in nanoseconds of one clock for the whole fabric.
+    /// REQUIRES, where links have rates: called before a move.
+    void set_now(std::uint64_t ns) { now_ = ns; }
+    /// When to call retry_waiting(): the earliest moment at which a link is free that some packet
+    /// waits for; 0 if this mover knows of none.
+    [[nodiscard]] std::uint64_t next_time() const { return next_time_; }
+    /// Drives the lanes again that wait for a link. True if none is left that waits for credit.
+    bool retry_waiting();
+    [[nodiscard]] bool is_waiting(LaneId lane) const;
 
     /// The same for every lane of the fabric that holds packets: after somebody died half-way.
     bool sweep();
@@ -173,10 +203,15 @@ class Mover {
 
     /// Says that this process starts, and has ended, moving packets (ProcessEntry::moving).
     void begin() {
-        if (self_ != nullptr) step_moving(std::memory_order_relaxed);
+        if (self_ != nullptr) step_moving(moving_ ? 2 : 1, std::memory_order_relaxed);
+        moving_ = true;
     }
+    /// While packets wait for a link the process still counts as moving: if it stops, the daemon
+    /// moves them.
     void end() {
-        if (self_ != nullptr) step_moving(std::memory_order_release);
+        if (next_time_ != 0) return;
+        if (self_ != nullptr) step_moving(1, std::memory_order_release);
+        moving_ = false;
     }
 
     /// True if a packet from HCA port `port` to `dlid` would find every cable of its path up. Reads
@@ -195,10 +230,22 @@ class Mover {
 
   private:
     // One process moves under one lock, so nobody else writes the word.
-    void step_moving(std::memory_order order) {
-        self_->moving.store(self_->moving.load(std::memory_order_relaxed) + 1, order);
+    void step_moving(std::uint64_t by, std::memory_order order) {
+        self_->moving.store(self_->moving.load(std::memory_order_relaxed) + by, order);
     }
     enum class Insert : std::uint8_t { kDone, kBlocked, kRaced };
+    /// A lane's head packet, not claimed yet.
+    struct Waiter {
+        LaneId lane;
+        std::uint64_t head_word;
+        credit::Slot slot;
+        arena::Route route;
+    };
+    /// One waiter for each lane of a link, where there is one with credit.
+    struct Contest {
+        std::array<Waiter, arena::kLanesMax> best;
+        std::uint32_t eligible;
+    };
 
     [[nodiscard]] arena::Route route_of(std::uint32_t packet) const {
         return arena::Route::decode(arena_.packet(packet).route.load(std::memory_order_relaxed));
@@ -211,6 +258,32 @@ class Mover {
         return word.compare_exchange_strong(from, to, std::memory_order_acq_rel,
                                             std::memory_order_acquire);
     }
+
+    [[nodiscard]] std::uint32_t port_of(LaneId lane) const {
+        return lane < egress_base_ ? lane / lanes_ : buffer(lane).port;
+    }
+    [[nodiscard]] bool is_egress(LaneId lane) const {
+        return lane >= egress_base_ && lane < qp_base_;
+    }
+    [[nodiscard]] bool rated() const {
+        return arena_.header().rated.load(std::memory_order_relaxed) != 0;
+    }
+    std::optional<Advance> take_turn(const Waiter& mine, std::uint32_t claim);
+    Advance help(const Waiter& other, std::uint32_t claim);
+    Contest gather(std::uint32_t out);
+    bool find_waiter(std::uint32_t out, std::uint32_t vl, Waiter& found);
+    bool find_waiter_at(std::uint32_t out, std::uint32_t vl, std::uint32_t bit, Waiter& found,
+                        bool& any);
+    bool look_at_head(LaneId lane, std::uint32_t claim, Waiter& found);
+    [[nodiscard]] bool has_room(LaneId to, const arena::Route& route) const;
+    [[nodiscard]] std::uint32_t wait_bit(LaneId lane) const {
+        return is_egress(lane) ? 0 : arena_.port(lane / lanes_).number % 64;
+    }
+    void queue(arena::ArbiterEntry& arbiter, std::uint32_t vl, std::uint32_t bit);
+    void note_time(std::uint64_t when) {
+        if (next_time_ == 0 || when < next_time_) next_time_ = when;
+    }
+    void note_waiting(LaneId lane);
 
     void note_dead_egress(LaneId from, const arena::Route& route) const;
     void note_stuck(LaneId lane);
@@ -234,8 +307,15 @@ class Mover {
 
     arena::Arena arena_;
     std::uint32_t lanes_;
+    LaneId egress_base_;
     LaneId qp_base_;
     arena::ProcessEntry* self_ = nullptr;
+    bool moving_ = false;
+    std::uint64_t now_ = 0;
+    std::uint64_t next_time_ = 0;
+    static constexpr std::uint32_t kWaitingMax = 64;
+    std::array<LaneId, kWaitingMax> waiting_{};
+    std::uint32_t waiting_count_ = 0;  ///< Above kWaitingMax: there were more, sweep.
     std::array<std::uint64_t, 4> wakes_{};
     static constexpr std::uint32_t kStuckMax = 16;
     std::array<LaneId, kStuckMax> stuck_{};
@@ -244,4 +324,5 @@ class Mover {
 
 }  // namespace weir::switching
 
+#include "switching/arbitration_impl.h"
 #include "switching/forwarding_impl.h"

@@ -9,20 +9,26 @@
 
 namespace weir::switching {
 
+/// Claims from here on name an output port and lane.
+inline constexpr std::uint32_t kFirstPortClaim = 16;
+
 template <class Probe>
 std::uint32_t Mover<Probe>::decide(LaneId from, std::uint32_t packet,
                                    const arena::Route& route) const {
-    const auto& port = arena_.port(from / lanes_);
+    const auto& port = arena_.port(port_of(from));
     const auto& node = arena_.node(port.node);
-    if (node.kind == arena::NodeKind::kHca) return decide_at_hca(node, port.node, route);
+    if (node.kind == arena::NodeKind::kHca && !is_egress(from)) {
+        return decide_at_hca(node, port.node, route);
+    }
     if (port.up.load(std::memory_order_relaxed) == 0) return credit::kClaimDiscard;
+    if (is_egress(from)) return port.number * 16 + from % lanes_;
     if (route.dlid >= arena_.header().lid_count) return credit::kClaimDiscard;
     const std::uint32_t out = arena_.lft(node)[route.dlid];
     if (out == 0 || out > node.port_count) return credit::kClaimDiscard;
     const auto& out_port = arena_.port(node.first_port + out - 1);
     if (out_port.peer == arena::kNone) return credit::kClaimDiscard;
     if (out_port.up.load(std::memory_order_relaxed) == 0) return credit::kClaimDiscard;
-    if (may_express(out_port, packet, route)) return credit::kClaimDeliver;
+    if (!rated() && may_express(out_port, packet, route)) return credit::kClaimDeliver;
     return out * 16 + route.service_level % lanes_;
 }
 
@@ -74,7 +80,7 @@ LaneId Mover<Probe>::destination(LaneId from, std::uint32_t claim,
     if (claim == credit::kClaimDeliver) {
         return route.response ? response_ring(route.dest_qp) : request_ring(route.dest_qp);
     }
-    const auto& node = arena_.node(arena_.port(from / lanes_).node);
+    const auto& node = arena_.node(arena_.port(port_of(from)).node);
     const auto peer = arena_.port(node.first_port + claim / 16 - 1).peer;
     return port_lane(peer, claim % 16);
 }
@@ -93,7 +99,12 @@ LaneId Mover<Probe>::upstream(LaneId to, const credit::Slot& slot) const {
     if (slot.express) {
         node_index = arena_.port(arena_.port(arena_.node(node_index).first_port).peer).node;
     }
-    return port_lane(arena_.node(node_index).first_port + slot.source / 16 - 1, slot.source % 16);
+    const auto& node = arena_.node(node_index);
+    const auto port = node.first_port + slot.source / 16 - 1;
+    const auto vl = slot.source % 16;
+    // What an HCA has sent by a link of its own accord came from its egress.
+    if (!is_ring(to) && node.kind == arena::NodeKind::kHca) return egress_lane(port, vl);
+    return port_lane(port, vl);
 }
 
 template <class Probe>
@@ -135,13 +146,17 @@ Advance Mover<Probe>::advance(LaneId from) {
                 if (buffer_x.head.load(std::memory_order_acquire) != head_word) continue;
                 return {Step::kBlocked, request_ring(route.dest_qp)};
             }
+            if (head.claim >= kFirstPortClaim && rated()) [[unlikely]] {
+                const auto turn = take_turn({from, head_word, slot, route}, head.claim);
+                if (turn) return *turn;
+            }
             if (!swap(buffer_x.head, head_word, head.encode())) continue;
             head_word = head.encode();
             if (head.claim == credit::kClaimDiscard) note_dead_egress(from, route);
         }
         if (head.claim == credit::kClaimDiscard) return discard(buffer_x, head_word, slot, route);
         const LaneId to = destination(from, head.claim, route);
-        const auto& port = arena_.port(from / lanes_);
+        const auto& port = arena_.port(port_of(from));
         const bool express = is_ring(to) && arena_.node(port.node).kind != arena::NodeKind::kHca;
         const credit::Slot what{0, slot.generation, slot.packet, port.number * 16 + from % lanes_,
                                 express};
@@ -249,6 +264,11 @@ bool Mover<Probe>::finish_leaving(LaneId to, std::uint64_t tail_word, const cred
     }
 }
 
+/// True if a packet went to `to`, and is to be followed there.
+constexpr bool carried(const Advance& result) {
+    return result.step == Step::kMoved || (result.step == Step::kHelped && result.to != kNoLane);
+}
+
 template <class Probe>
 bool Mover<Probe>::drive(LaneId start) {
     constexpr std::uint32_t kPendingMax = 64;
@@ -266,7 +286,10 @@ bool Mover<Probe>::drive(LaneId start) {
         const Advance result = advance(lane);
         if (result.step == Step::kEmpty) {
             --count;
-        } else if (result.step == Step::kMoved && !is_ring(result.to) && !known(result.to)) {
+        } else if (result.step == Step::kWaiting) {
+            note_waiting(lane);
+            --count;
+        } else if (carried(result) && !is_ring(result.to) && !known(result.to)) {
             // Followed when this lane has been emptied, so that a batch moves hop by hop.
             pending[count - 1] = result.to;
             if (count < kPendingMax) {
@@ -278,10 +301,14 @@ bool Mover<Probe>::drive(LaneId start) {
         } else if (result.step == Step::kBlocked) {
             // What blocks us is drained first, unless it waits itself, for a program or another
             // mover.
-            const bool drains = !is_ring(result.to) && count < kPendingMax &&
+            const bool paced = is_waiting(result.to);
+            const bool drains = !is_ring(result.to) && count < kPendingMax && !paced &&
                                 ++blocked <= kBlockedMax && !is_stuck(result.to);
             if (drains) {
                 pending[count++] = result.to;
+            } else if (paced) {
+                note_waiting(lane);
+                --count;
             } else {
                 note_stuck(lane);
                 complete = false;
@@ -319,8 +346,8 @@ bool Mover<Probe>::retry_stuck() {
 template <class Probe>
 void Mover<Probe>::choke_stuck() {
     for (std::uint32_t i = 0; i < std::min(stuck_count_, kStuckMax); ++i) {
-        const auto& port = arena_.port(stuck_[i] / lanes_);
-        if (arena_.node(port.node).kind != arena::NodeKind::kHca) continue;
+        const auto& port = arena_.port(port_of(stuck_[i]));
+        if (arena_.node(port.node).kind != arena::NodeKind::kHca || is_egress(stuck_[i])) continue;
         auto& lane = buffer(stuck_[i]);
         const auto head = credit::Head::decode(lane.head.load(std::memory_order_acquire));
         const auto slot =
@@ -385,7 +412,11 @@ void Mover<Probe>::pop(LaneId ring) {
 /// Counts a drop at the port whose cable is out, where an operator looks for it (PortXmitDiscards).
 template <class Probe>
 void Mover<Probe>::note_dead_egress(LaneId from, const arena::Route& route) const {
-    const auto& node = arena_.node(arena_.port(from / lanes_).node);
+    const auto& node = arena_.node(arena_.port(port_of(from)).node);
+    if (is_egress(from)) {
+        arena_.port(port_of(from)).transmit_discards.fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
     if (node.kind != arena::NodeKind::kSwitch || route.dlid >= arena_.header().lid_count) return;
     const std::uint32_t out = arena_.lft(node)[route.dlid];
     if (out == 0 || out > node.port_count) return;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arena/layout.h"
+#include "switching/arbiter.h"
 
 namespace weir::switching {
 
@@ -44,6 +45,9 @@ class TestFabric {
         header.lanes_at = place(header.port_count * lanes * sizeof(credit::LaneBuffer));
         header.lfts_at = place(switches * header.lid_count);
         header.lids_at = place(header.lid_count * sizeof(std::uint32_t));
+        header.egress_count = hosts;
+        header.arbiters_at = place(header.port_count * sizeof(arena::ArbiterEntry));
+        header.egress_at = place(hosts * lanes * sizeof(credit::LaneBuffer));
         header.processes_at = place(arena::kProcessCount * sizeof(arena::ProcessEntry));
         header.qps_at = place(kQps * sizeof(arena::QpEntry));
         header.packets_at = place(kPackets * sizeof(arena::PacketEntry));
@@ -51,7 +55,7 @@ class TestFabric {
         header.total_bytes = at;
         memory_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, at)));
         std::memset(memory_.get(), 0, at);
-        std::memcpy(memory_.get(), &header, sizeof header);
+        std::memcpy(memory_.get(), static_cast<const void*>(&header), sizeof header);
         arena_ = arena::Arena(memory_.get());
         fill(radix, hosts, capacity_blocks);
     }
@@ -77,6 +81,17 @@ class TestFabric {
         entry.owner.store((1U << arena::kIdentitySlotBits) | (host + 1));
     }
 
+    /// Gives every link this rate and these tables.
+    void enforce(std::uint64_t bits_per_second, const arena::ArbitrationTables& tables) {
+        arena_.header().rated.store(1);
+        for (std::uint32_t p = 0; p < arena_.header().port_count; ++p) {
+            auto& arbiter = arena_.arbiter(p);
+            arbiter.tables = tables;
+            arbiter.turns.store(first_turns(tables).encode());
+            arbiter.rate_bits_per_second.store(bits_per_second);
+        }
+    }
+
   private:
     void connect(std::uint32_t a, std::uint32_t b) {
         arena_.port(a).peer = b;
@@ -98,6 +113,7 @@ class TestFabric {
                 port.node = n;
                 port.number = p + 1;
                 port.peer = arena::kNone;
+                port.egress = is_switch ? arena::kNone : n - switches_;
             }
         }
         // Port hosts_each + 1 leads down the row, hosts_each + 2 up it.
@@ -118,6 +134,12 @@ class TestFabric {
         for (std::uint32_t p = 0; p < header.port_count; ++p) {
             for (std::uint32_t v = 0; v < header.lane_count; ++v) {
                 arena_.lane(p, v).reset(capacity_blocks);
+            }
+        }
+        for (std::uint32_t h = 0; h < hosts; ++h) {
+            for (std::uint32_t v = 0; v < header.lane_count; ++v) {
+                arena_.egress(h, v).reset(capacity_blocks);
+                arena_.egress(h, v).port = host_port(h);
             }
         }
     }

@@ -16,8 +16,16 @@ namespace weir::topology {
 
 namespace {
 
-constexpr std::array<std::string_view, 9> kTopKeys{
-    "name", "link_layer", "mtu", "lanes", "speed", "buffer", "delay", "fabric", "topology"};
+constexpr std::array<std::string_view, 11> kTopKeys{"name",        "link_layer", "mtu",     "lanes",
+                                                    "speed",       "buffer",     "delay",   "rates",
+                                                    "arbitration", "fabric",     "topology"};
+constexpr std::array<std::string_view, 2> kArbitrationKeys{"high_limit", "lanes"};
+constexpr std::array<std::string_view, 2> kLaneKeys{"weight", "priority"};
+constexpr std::array<std::string_view, kLanesMax> kLaneNumbers{"0", "1", "2", "3",
+                                                               "4", "5", "6", "7"};
+
+/// The slowest link whose rate can be enforced.
+constexpr BitsPerSecond kSlowestEnforced{10'000'000};
 
 constexpr std::size_t kFileBytesLimit = 256U << 20U;
 
@@ -35,16 +43,66 @@ Result<Bytes> decode_buffer(const YamlMap& top, Bytes otherwise) {
     return *value;
 }
 
-Result<LinkLayer> decode_link_layer(const YamlMap& top) {
-    const auto node = top.find("link_layer");
-    if (!node) return LinkLayer::kInfiniband;
-    WEIR_TRY(const std::string text, yaml_text(top.file(), *node, "link_layer"));
-    if (text == "infiniband") return LinkLayer::kInfiniband;
-    if (text == "ethernet") return LinkLayer::kEthernet;
-    constexpr std::array<std::string_view, 2> kLayers{"infiniband", "ethernet"};
-    const std::string_view nearest = nearest_word(text, kLayers);
-    return yaml_error(top.file(), *node, "link_layer is neither infiniband nor ethernet",
+/// True if the key is the second of these two words; false if the first, or absent.
+Result<bool> decode_choice(const YamlMap& map, std::string_view key,
+                           const std::array<std::string_view, 2>& words) {
+    const auto node = map.find(key);
+    if (!node) return false;
+    WEIR_TRY(const std::string text, yaml_text(map.file(), *node, key));
+    if (text == words[0]) return false;
+    if (text == words[1]) return true;
+    const std::string_view nearest = nearest_word(text, words);
+    return yaml_error(map.file(), *node,
+                      fmt::format("{} is neither {} nor {}", key, words[0], words[1]),
                       nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest));
+}
+
+Result<LinkLayer> decode_link_layer(const YamlMap& top) {
+    WEIR_TRY(const bool ethernet, decode_choice(top, "link_layer", {"infiniband", "ethernet"}));
+    return ethernet ? LinkLayer::kEthernet : LinkLayer::kInfiniband;
+}
+
+Result<LaneShare> decode_lane_share(const YAML::Node& node, std::string_view file) {
+    WEIR_TRY(const YamlMap map, YamlMap::open(node, file, "a lane", kLaneKeys));
+    LaneShare share;
+    WEIR_TRY(share.weight, map.count("weight", share.weight, 1, 255));
+    WEIR_TRY(share.high, decode_choice(map, "priority", {"low", "high"}));
+    return share;
+}
+
+Result<Arbitration> decode_arbitration(const YamlMap& top, std::uint32_t data_lanes) {
+    Arbitration arbitration;
+    const auto node = top.find("arbitration");
+    if (!node) return arbitration;
+    WEIR_TRY(const YamlMap map, YamlMap::open(*node, top.file(), "arbitration", kArbitrationKeys));
+    WEIR_TRY(arbitration.high_limit,
+             map.count("high_limit", arbitration.high_limit, 0, kHighLimitNone));
+    const auto lanes = map.find("lanes");
+    if (!lanes) return arbitration;
+    WEIR_TRY(const YamlMap by_number, YamlMap::open(*lanes, top.file(), "lanes", kLaneNumbers));
+    for (std::uint32_t vl = 0; vl < kLanesMax; ++vl) {
+        const auto share = by_number.find(kLaneNumbers[vl]);
+        if (!share) continue;
+        if (vl >= data_lanes) {
+            return yaml_error(top.file(), *share, fmt::format("there is no lane {}", vl),
+                              fmt::format("lanes is {}", data_lanes));
+        }
+        WEIR_TRY(arbitration.lanes[vl], decode_lane_share(*share, top.file()));
+    }
+    return arbitration;
+}
+
+Result<void> check_rates(const YamlMap& top, const Fabric& fabric) {
+    if (!fabric.options.rates_enforced) return {};
+    for (const auto& link : fabric.links) {
+        if (link.speed >= kSlowestEnforced) continue;
+        return yaml_error(top.file(), *top.find("rates"),
+                          fmt::format("link {} of {} is too slow for its rate to be enforced",
+                                      link.name, format_rate(link.speed)),
+                          fmt::format("give it {} or more, or leave the rates unlimited",
+                                      format_rate(kSlowestEnforced)));
+    }
+    return {};
 }
 
 Result<Bytes> decode_mtu(const YamlMap& top) {
@@ -62,6 +120,8 @@ Result<Options> decode_options(const YamlMap& top) {
     WEIR_TRY(options.speed, decode_rate(top, "speed", options.speed));
     WEIR_TRY(options.buffer, decode_buffer(top, options.buffer));
     WEIR_TRY(options.delay, decode_delay(top, "delay", options.delay));
+    WEIR_TRY(options.rates_enforced, decode_choice(top, "rates", {"unlimited", "enforced"}));
+    WEIR_TRY(options.arbitration, decode_arbitration(top, options.data_lanes));
     return options;
 }
 
@@ -96,6 +156,7 @@ Result<Fabric> decode_document(std::string_view text, std::string_view filename)
     WEIR_TRY(Fabric fabric, shape ? decode_shape(*shape, filename, options)
                                   : decode_topology(*list, filename, options));
     fabric.name = std::move(name);
+    WEIR_TRY_VOID(check_rates(top, fabric));
     return fabric;
 }
 
@@ -154,6 +215,8 @@ std::map<std::string, std::vector<std::string>> fabric_file_keys() {
         return std::vector<std::string>(keys.begin(), keys.end());
     };
     return {{"", list(kTopKeys)},
+            {"arbitration", list(kArbitrationKeys)},
+            {"lane", list(kLaneKeys)},
             {"topology", list(kTopologyKeys)},
             {"node", list(kNodeKeys)},
             {"labels", list(kLabelKeys)},

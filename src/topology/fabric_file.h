@@ -35,8 +35,9 @@ Result<Fabric> decode_fabric(std::string_view text, std::string_view filename);
 /// Reads and decodes a file.
 Result<Fabric> read_fabric_file(const std::string& path);
 
-/// The keys that the decoder knows, by section: "" (the top), "topology", "node", "labels", "link",
-/// and "fabric/<shape>". For the schema's test and for completion in tools.
+/// The keys that the decoder knows, by section: "" (the top), "arbitration", "lane", "topology",
+/// "node", "labels", "link", and "fabric/<shape>". For the schema's test and for completion in
+/// tools.
 std::map<std::string, std::vector<std::string>> fabric_file_keys();
 
 }  // namespace weir::topology

@@ -127,6 +127,58 @@ TEST(FabricFile, RefusesBadValuesWhereTheyStand) {
               "fit; use levels: 3 or a larger radix");
 }
 
+TEST(FabricFile, ReadsRatesAndArbitration) {
+    const auto plain = decode_fabric("fabric: {shape: single-switch, hosts: 2}", "f.yaml");
+    ASSERT_TRUE(plain);
+    EXPECT_FALSE(plain->options.rates_enforced);
+    const auto fabric = decode_fabric(
+        "lanes: 3\nrates: enforced\narbitration:\n  high_limit: 0\n  lanes:\n"
+        "    0: {weight: 192}\n    2: {weight: 255, priority: high}\n"
+        "fabric: {shape: single-switch, hosts: 2}",
+        "f.yaml");
+    ASSERT_TRUE(fabric) << fabric.error().context;
+    EXPECT_TRUE(fabric->options.rates_enforced);
+    const auto& arbitration = fabric->options.arbitration;
+    EXPECT_EQ(arbitration.high_limit, 0U);
+    EXPECT_EQ(arbitration.lanes[0], (LaneShare{192, false}));
+    EXPECT_EQ(arbitration.lanes[1], LaneShare{});
+    EXPECT_EQ(arbitration.lanes[2], (LaneShare{255, true}));
+}
+
+TEST(FabricFile, RefusesBadRatesAndArbitrationWhereTheyStand) {
+    const auto with = [](std::string_view text) {
+        return refusal(std::string(text) + "\nfabric: {shape: single-switch, hosts: 2}");
+    };
+    EXPECT_EQ(with("rates: enforce"),
+              "f.yaml:1:8: rates is neither unlimited nor enforced | did you mean \"enforced\"?");
+    EXPECT_EQ(with("rates: 10Gbps"), "f.yaml:1:8: rates is neither unlimited nor enforced");
+    EXPECT_EQ(with("rates: []"), "f.yaml:1:8: rates is not a text");
+    EXPECT_EQ(with("rate: enforced"),
+              "f.yaml:1:1: unknown key \"rate\" in a fabric file | did you mean \"rates\"?");
+    EXPECT_EQ(with("speed: 1Mbps\nrates: enforced"),
+              "f.yaml:2:8: link h0:1-s0:1 of 1Mbps is too slow for its rate to be enforced | give "
+              "it 10Mbps or more, or leave the rates unlimited");
+    EXPECT_EQ(with("arbitration: 3"), "f.yaml:1:14: arbitration is not a mapping");
+    EXPECT_EQ(with("arbitration: {high_limt: 3}"),
+              "f.yaml:1:15: unknown key \"high_limt\" in arbitration | did you mean "
+              "\"high_limit\"?");
+    EXPECT_EQ(with("arbitration: {high_limit: 256}"),
+              "f.yaml:1:27: high_limit is 256; it lies within 0 ... 255");
+    EXPECT_EQ(with("arbitration:\n  lanes: {0: {weight: 0}}"),
+              "f.yaml:2:23: weight is 0; it lies within 1 ... 255");
+    EXPECT_EQ(with("arbitration:\n  lanes: {0: {weigth: 9}}"),
+              "f.yaml:2:15: unknown key \"weigth\" in a lane | did you mean \"weight\"?");
+    EXPECT_EQ(with("arbitration:\n  lanes: {0: {priority: hig}}"),
+              "f.yaml:2:25: priority is neither low nor high | did you mean \"high\"?");
+    EXPECT_EQ(with("lanes: 2\narbitration:\n  lanes: {2: {weight: 9}}"),
+              "f.yaml:3:14: there is no lane 2 | lanes is 2");
+    EXPECT_EQ(with("arbitration:\n  lanes: {first: {weight: 9}}"),
+              "f.yaml:2:11: unknown key \"first\" in lanes");
+    EXPECT_EQ(with("arbitration:\n  lanes: {0: {weight: 9}, 0: {weight: 9}}"),
+              "f.yaml:2:27: key \"0\" given twice");
+    EXPECT_EQ(with("arbitration: {lanes: [1]}"), "f.yaml:1:22: lanes is not a mapping");
+}
+
 TEST(FabricFile, RefusesBadLinksWhereTheyStand) {
     const auto with_links = [](std::string_view links) {
         return refusal(
@@ -203,7 +255,7 @@ TEST(FabricFile, SchemaHasTheDecodersKeys) {
     const YAML::Node definitions = schema["definitions"];
     std::map<std::string, std::vector<std::string>> found;
     found[""] = properties(schema);
-    for (const char* name : {"topology", "node", "labels", "link"})
+    for (const char* name : {"arbitration", "lane", "topology", "node", "labels", "link"})
         found[name] = properties(definitions[name]);
     for (const auto& shape : definitions["fabric"]["oneOf"]) {
         for (const auto& name : shape["properties"]["shape"]["enum"]) {

@@ -12,6 +12,7 @@
 // (port 0), an HCA one for each physical port.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -94,6 +95,24 @@ struct Bytes {
     auto operator<=>(const Bytes&) const = default;
 };
 
+inline constexpr std::uint32_t kLanesMax = 8;
+inline constexpr std::uint32_t kHighLimitNone = 255;
+
+/// A data lane's part of every link that has a rate (IBTA 7.6.9).
+struct LaneShare {
+    std::uint32_t weight = 64;  ///< 1 to 255, in units of 64 bytes.
+    bool high = false;          ///< In the high-priority table.
+    bool operator==(const LaneShare&) const = default;
+};
+
+struct Arbitration {
+    /// What the high-priority lanes may send before a low-priority packet has its chance: units of
+    /// 4 KiB, 0 for one packet, kHighLimitNone for no limit.
+    std::uint32_t high_limit = 16;
+    std::array<LaneShare, kLanesMax> lanes{};
+    bool operator==(const Arbitration&) const = default;
+};
+
 /// What holds for every port of a fabric unless a link says otherwise.
 struct Options {
     LinkLayer link_layer = LinkLayer::kInfiniband;
@@ -102,6 +121,9 @@ struct Options {
     BitsPerSecond speed{400'000'000'000};
     Bytes buffer{256 * 1024};  ///< Receive buffer of a port for each virtual lane.
     Picos delay{};             ///< Cable propagation, one way.
+    /// Links carry no more than their speed; else they are as fast as the machine.
+    bool rates_enforced = false;
+    Arbitration arbitration{};
     bool operator==(const Options&) const = default;
 };
 

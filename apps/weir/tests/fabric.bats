@@ -119,6 +119,35 @@ load fixture
     expect_text "is down"
 }
 
+@test "links get a rate and lose it" {
+    "$WEIR" up "$PAIR"
+    run "$WEIR" link list
+    expect_text "unlimited"
+    run "$WEIR" link rate s0:1 2.5Gbps
+    expect_code 0
+    expect_text "h0:1-s0:1 has rate 2.5Gbps"
+    run "$WEIR" link list -o json
+    expect_text '"rate_bits_per_second": 2500000000'
+    run "$WEIR" lane list
+    expect_text "WEIGHT"
+    expect_text "out"
+    run "$WEIR" link rate h0:1-s0:1 unlimited
+    expect_code 0
+    run "$WEIR" link list -o json
+    [[ "$output" != *2500000000* ]]
+    run "$WEIR" link rate s0:1 25
+    expect_code 2
+    expect_text "has no unit"
+    run "$WEIR" link rate s0:1 0Gbps
+    expect_code 2
+    run "$WEIR" link rate s0:1 1Mbps
+    expect_code 2
+    expect_text "10Mbps"
+    run "$WEIR" link rate s1:1 1Gbps
+    expect_code 2
+    expect_text 'did you mean "s0"?'
+}
+
 @test "links go down and up again" {
     "$WEIR" up "$PAIR"
     run "$WEIR" link down s0:1

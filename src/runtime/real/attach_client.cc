@@ -68,6 +68,10 @@ Result<void> check_header(const arena::ArenaHeader& header, std::uint64_t bytes)
         table_fits(header.ports_at, header.port_count, sizeof(arena::PortEntry), bytes) &&
         table_fits(header.lanes_at, lanes, sizeof(credit::LaneBuffer), bytes) &&
         table_fits(header.lids_at, header.lid_count, sizeof(std::uint32_t), bytes) &&
+        table_fits(header.arbiters_at, header.port_count, sizeof(arena::ArbiterEntry), bytes) &&
+        table_fits(header.egress_at, header.egress_count * header.lane_count,
+                   sizeof(credit::LaneBuffer), bytes) &&
+        header.egress_count <= header.port_count &&
         table_fits(header.processes_at, arena::kProcessCount, sizeof(arena::ProcessEntry), bytes) &&
         table_fits(header.qps_at, arena::kQpCount, sizeof(arena::QpEntry), bytes) &&
         table_fits(header.mrs_at, arena::kMrCount, sizeof(arena::MrEntry), bytes) &&
@@ -197,15 +201,25 @@ Result<UniqueFd> AttachClient::peer_window(std::uint32_t identity) {
     return std::move(answer.fd);
 }
 
-Result<void> AttachClient::set_link(std::string_view name, bool up) {
-    AttachRequest request = request_of(AttachKind::kSetLink);
+Result<void> AttachClient::ask_of_link(AttachRequest request, std::string_view name) {
     if (name.empty() || name.size() >= arena::kAttachTextBytes) {
         return fail(ErrorCode::kInvalid, "\"" + std::string(name) + "\" is no name of a link");
     }
-    request.argument = up ? 1 : 0;
     std::memcpy(request.text, name.data(), name.size());
     WEIR_TRY(const Answer answer, ask(request, -1));
     return {};
+}
+
+Result<void> AttachClient::set_link(std::string_view name, bool up) {
+    AttachRequest request = request_of(AttachKind::kSetLink);
+    request.argument = up ? 1 : 0;
+    return ask_of_link(request, name);
+}
+
+Result<void> AttachClient::set_rate(std::string_view name, std::uint64_t bits_per_second) {
+    AttachRequest request = request_of(AttachKind::kSetRate);
+    request.rate_bits_per_second = bits_per_second;
+    return ask_of_link(request, name);
 }
 
 Result<void> AttachClient::shutdown() {

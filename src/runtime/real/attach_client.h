@@ -49,6 +49,9 @@ class AttachClient {
     /// `name` is a link ("h0:1-s0:1") or either of its ends ("s0:1").
     Result<void> set_link(std::string_view name, bool up);
 
+    /// The same link's rate in each direction; 0 unlimited. kInvalid: out of range.
+    Result<void> set_rate(std::string_view name, std::uint64_t bits_per_second);
+
     /// Asks the daemon to end. It does so after its reply.
     Result<void> shutdown();
 
@@ -67,6 +70,7 @@ class AttachClient {
         arena::AttachReply reply{};
         UniqueFd fd;
     };
+    Result<void> ask_of_link(arena::AttachRequest request, std::string_view name);
     Result<Answer> ask(arena::AttachRequest request, int fd);
     Result<void> map_arena(const Answer& answer, MapAccess access);
 

@@ -81,6 +81,13 @@ std::int64_t monotonic_milliseconds() {
     return duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::uint64_t monotonic_nanoseconds() {
+    using std::chrono::duration_cast;
+    using std::chrono::nanoseconds;
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(duration_cast<nanoseconds>(since).count());
+}
+
 std::size_t raise_descriptor_limit() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {

@@ -45,6 +45,8 @@ int take_signal(int signal_fd);
 
 /// Milliseconds of the monotonic clock.
 std::int64_t monotonic_milliseconds();
+/// The clock that link rates go by: CLOCK_MONOTONIC.
+std::uint64_t monotonic_nanoseconds();
 
 /// Raises the limit of open descriptors as far as it goes; returns what it is.
 std::size_t raise_descriptor_limit();
