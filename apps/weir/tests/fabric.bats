@@ -125,7 +125,7 @@ load fixture
     expect_text "unlimited"
     run "$WEIR" link rate s0:1 2.5Gbps
     expect_code 0
-    expect_text "h0:1-s0:1 has rate 2.5Gbps"
+    expect_text "h0:1-s0:1 has rate 2500Mbps"
     run "$WEIR" link list -o json
     expect_text '"rate_bits_per_second": 2500000000'
     run "$WEIR" lane list
