@@ -19,6 +19,8 @@ namespace {
 constexpr int kPollMilliseconds = 2;
 /// How long a killed daemon may take to be gone.
 constexpr int kKillMilliseconds = 2000;
+/// How long somebody else's `up` of the same fabric is waited for.
+constexpr int kComingUpMilliseconds = 10'000;
 /// The folder can vanish under us while its fabric goes down; then it is made again, so many times.
 constexpr int kClaimAttempts = 50;
 
@@ -48,9 +50,23 @@ Result<Claim> claim_folder(const runtime::Folder& runtime_folder, const std::str
 Result<UpOutcome> compare_running(const runtime::Folder& runtime_folder, const UpRequest& request) {
     WEIR_TRY(const runtime::Folder folder,
              runtime::open_fabric_folder(runtime_folder, request.name));
+    // Whoever has it may be bringing it up at this moment: only once it serves is its file written.
+    const auto limit = runtime::monotonic_milliseconds() + kComingUpMilliseconds;
+    bool serves = runtime::AttachClient::connect(request.name).has_value();
+    while (!serves && runtime::FabricLock::held(folder) &&
+           runtime::monotonic_milliseconds() < limit) {
+        runtime::sleep_milliseconds(kPollMilliseconds);
+        serves = runtime::AttachClient::connect(request.name).has_value();
+    }
     const auto running = runtime::read_file(folder, runtime::kSourceFileName, kSourceBytesMax);
     if (running && *running == request.source.text) {
         return UpOutcome::kAlready;
+    }
+    if (!serves) {
+        return fail(ErrorCode::kBusy,
+                    fmt::format("somebody else's attempt to bring \"{}\" up has not ended well",
+                                request.name),
+                    "try again");
     }
     return fail(ErrorCode::kBusy,
                 fmt::format("fabric \"{}\" is up already, from a different file", request.name),
