@@ -237,6 +237,7 @@ struct Attachment {
     std::atomic<bool> orphaned{false};  ///< The fabric is gone: objects can only be destroyed.
     std::atomic<bool> foreign{false};   ///< Inherited over fork: not this process's; nothing works.
     std::thread thread;
+    std::atomic<int> alert_fd{-1};  ///< See Hca::alert_fd.
 
     [[nodiscard]] arena::ProcessEntry& process() const { return arena.process(process_slot); }
     [[nodiscard]] bool usable() const {
