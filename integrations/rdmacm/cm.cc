@@ -33,6 +33,11 @@ std::uint64_t entropy() {
 constexpr int kDevicesMax = 16;
 /// The thread is woken for a deadline only if it would otherwise be late by more than this.
 constexpr connection::Time kSlackNs = 50'000'000;
+/// A request to a port where nobody listens is held for this long, looking this often. Programs
+/// such as perftest close a listener and open the next while their peer connects already: between
+/// real machines a request takes so long that the listener is back.
+constexpr connection::Time kListenerGraceNs = 500'000'000;
+constexpr connection::Time kLookEveryNs = 2'000'000;
 
 }  // namespace
 
@@ -165,7 +170,8 @@ int Cm::start() {
 
 /// How long the thread may sleep, in milliseconds for poll().
 int Cm::wait_time(connection::Time time) {
-    const auto deadline = manager_.deadline();
+    auto deadline = manager_.deadline();
+    if (!waiting_.empty()) deadline = std::min(deadline.value_or(~0ULL), time + kLookEveryNs);
     if (!deadline) return -1;
     if (*deadline <= time) return 0;
     constexpr connection::Time kNsPerMs = 1'000'000;
@@ -218,6 +224,7 @@ bool Cm::progress() {
     }
     if (const auto deadline = manager_.deadline(); deadline && *deadline <= time)
         manager_.on_time(time);
+    if (!waiting_.empty()) look_for_listeners(time);
     act();
     return any;
 }
@@ -237,10 +244,56 @@ void Cm::act() {
     }
     const auto deadline = manager_.deadline();
     const auto sleeps = sleeps_until_.load(std::memory_order_relaxed);
-    if (!deadline || sleeps == 0 || *deadline + kSlackNs >= sleeps) return;
+    if (deadline && sleeps != 0 && *deadline + kSlackNs < sleeps) wake_thread();
+}
+
+void Cm::wake_thread() {
     sleeps_until_.store(0, std::memory_order_relaxed);
     const std::uint64_t one = 1;
     (void)!write(kick_fd_, &one, sizeof one);
+}
+
+// ---------------------------------------------------------------- requests
+
+void Cm::send_request(Identifier& id, wire::CmBody message) {
+    id.pending = std::move(message);
+    connection::Peer peer;
+    if (find_peer(*this, id, peer)) {
+        send_to(id, peer);
+        return;
+    }
+    id.pending_until = now() + kListenerGraceNs;
+    waiting_.push_back(&id);
+    if (sleeps_until_.load(std::memory_order_relaxed) != 0) wake_thread();
+}
+
+void Cm::send_to(Identifier& id, const connection::Peer& peer) {
+    auto message = *std::exchange(id.pending, std::nullopt);
+    if (const auto* datagram = std::get_if<wire::CmDatagramRequest>(&message)) {
+        id.datagram_asked = true;
+        bind_connection(id, manager_.request_datagram(peer, *datagram, now()));
+    } else {
+        auto& request = std::get<wire::CmRequest>(message);
+        request.remote_lid = be16toh(id.path.dlid);
+        std::copy_n(id.path.dgid.raw, request.remote_gid.size(), request.remote_gid.begin());
+        bind_connection(id, manager_.request(peer, request, id.local_ece.options, now()));
+    }
+    act();
+}
+
+void Cm::look_for_listeners(connection::Time time) {
+    std::erase_if(waiting_, [&](Identifier* id) {
+        connection::Peer peer;
+        if (find_peer(*this, *id, peer)) {
+            send_to(*id, peer);
+        } else if (time >= id->pending_until) {
+            id->pending.reset();
+            refuse(*this, *id);
+        } else {
+            return false;
+        }
+        return true;
+    });
 }
 
 // ---------------------------------------------------------------- peers that die
@@ -329,6 +382,7 @@ void Cm::drop_connection(Identifier& id) {
 void Cm::retire(Identifier& id) {
     drop_events_of(id);
     std::erase(listeners_, &id);
+    std::erase(waiting_, &id);
     drop_connection(id);
     for (const auto& claim : id.claims)
         weir_service_release(claim.device->verbs(), claim.index);

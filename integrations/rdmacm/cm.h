@@ -87,6 +87,8 @@ struct Identifier {
     Endpoint source;
     Endpoint destination;
     const weir_port* target = nullptr;  ///< Of the destination.
+    /// The destination is an address of this machine, so that any host may be meant.
+    bool by_machine = false;
     ibv_sa_path_rec path{};
 
     // Ports of the host that are taken for it; each at the device it was taken by.
@@ -107,6 +109,9 @@ struct Identifier {
     ibv_ece local_ece{};
     ibv_ece remote_ece{};
 
+    /// A request that waits for somebody to listen, and until when it does.
+    std::optional<wire::CmBody> pending;
+    connection::Time pending_until = 0;
     connection::Id connection = 0;
     bool datagram_asked = false;  ///< The connection is a SIDR exchange.
     Agreement agreement;
@@ -173,6 +178,9 @@ class Cm {
     void bind_connection(Identifier& id, connection::Id connection);
     void drop_connection(Identifier& id);
     std::vector<Identifier*>& listeners() { return listeners_; }
+    /// Sends the identifier's request to who listens, now or as soon as there is somebody. Refused
+    /// after a while if there is nobody.
+    void send_request(Identifier& id, wire::CmBody message);
     [[nodiscard]] std::uint64_t next_token() { return next_token_++; }
     std::uint32_t random();
 
@@ -186,6 +194,9 @@ class Cm {
     void run_thread();
     int wait_time(connection::Time now);
     void watch_fork();
+    void send_to(Identifier& id, const connection::Peer& peer);
+    void look_for_listeners(connection::Time now);
+    void wake_thread();
     void on_notice(const connection::Notice& notice);
     void on_request(const connection::Notice& notice, const wire::CmRequest& message);
     void on_datagram_request(const connection::Notice& notice,
@@ -206,6 +217,7 @@ class Cm {
     std::unordered_map<rdma_cm_event*, std::unique_ptr<Event>> events_;
     std::unordered_map<connection::Id, Identifier*> by_connection_;
     std::vector<Identifier*> listeners_;
+    std::vector<Identifier*> waiting_;  ///< With a pending request.
     connection::Manager manager_;
     struct KnownPeer {
         connection::Peer peer;
@@ -226,6 +238,14 @@ inline constexpr std::uint8_t kReplyData = 196;
 inline constexpr std::uint8_t kRejectData = 148;
 inline constexpr std::uint8_t kDatagramRequestData = 216 - wire::kCmIpHeaderBytes;
 inline constexpr std::uint8_t kDatagramReplyData = 136;
+
+/// The control QP of who listens at the identifier's destination; false if nobody does.
+bool find_peer(Cm& cm, Identifier& id, connection::Peer& peer);
+/// Nobody takes the request. A host's own connection manager would say so; here there may be no
+/// process to.
+void refuse(Cm& cm, Identifier& id);
+/// The one path that the fabric's tables have.
+void describe_path(Identifier& id, const weir_port& own);
 
 /// Where datagrams to, or requests of, this port go.
 void fill_path(const Identifier& id, const weir_port& port, ibv_ah_attr& attr);

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "abi.h"
 #include "cm.h"
@@ -72,35 +73,6 @@ std::uint64_t service_of(const Identifier& id) {
     return wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
 }
 
-/// The listener's control QP, as it is now.
-bool find_peer(Cm& cm, const Identifier& id, connection::Peer& peer) {
-    weir_place place{};
-    if (weir_service_find(id.device->verbs(), service_of(id), id.destination.family_bit(),
-                          id.target->node, &place) != 0)
-        return false;
-    peer.lid = place.lid;
-    peer.qp_number = place.qp_number;
-    const auto& devices = cm.devices();
-    while (peer.device < devices.size() && devices[peer.device].get() != id.device)
-        ++peer.device;
-    return peer.device < devices.size();
-}
-
-/// Nobody there takes such requests. A host's CM would say so; here there may be no process to.
-void refuse_at_once(Cm& cm, Identifier& id) {
-    id.step = Step::kDisconnected;
-    if (id.is_datagram()) {
-        cm.raise(id, RDMA_CM_EVENT_UNREACHABLE,
-                 static_cast<int>(wire::CmDatagramStatus::kUnsupported));
-        return;
-    }
-    auto* event = cm.raise(id, RDMA_CM_EVENT_REJECTED,
-                           static_cast<int>(wire::CmReason::kInvalidServiceId));
-    if (event == nullptr) return;
-    event->abi.param.conn.private_data = event->private_data.data();
-    event->abi.param.conn.private_data_len = kRejectData;
-}
-
 void fill_request(Cm& cm, Identifier& id, const rdma_conn_param* given,
                   wire::CmRequest& message) {
     auto& a = id.agreement;
@@ -122,9 +94,7 @@ void fill_request(Cm& cm, Identifier& id, const rdma_conn_param* given,
     message.mtu = static_cast<std::uint8_t>(a.mtu);
     message.shared_receives = a.shared_receives;
     message.local_lid = be16toh(id.path.slid);
-    message.remote_lid = be16toh(id.path.dlid);
     std::copy_n(id.path.sgid.raw, message.local_gid.size(), message.local_gid.begin());
-    std::copy_n(id.path.dgid.raw, message.remote_gid.size(), message.remote_gid.begin());
     message.traffic_class = id.type_of_service;
     message.service_level = a.service_level;
     message.ack_timeout = id.ack_timeout.value_or(0);
@@ -141,34 +111,22 @@ int connect(rdma_cm_id* abi, const rdma_conn_param* given, bool& sync) {
                           ? std::span<const std::uint8_t>{}
                           : data_of(given->private_data, given->private_data_len);
     if (const int error = cm.start(); error != 0) return error;
-    connection::Peer peer;
+    wire::CmBody body;
     if (id->is_datagram()) {
         wire::CmDatagramRequest message;
         if (fill_request_data(*id, data, message.private_data) != 0) return EINVAL;
         message.service_id = service_of(*id);
-        sync = id->sync;
-        id->step = Step::kConnecting;
-        if (!find_peer(cm, *id, peer)) {
-            refuse_at_once(cm, *id);
-            return 0;
-        }
-        id->datagram_asked = true;
-        cm.bind_connection(*id, cm.manager().request_datagram(peer, message, Cm::now()));
+        body = message;
     } else {
-        if (take_parameters(*id, given, 255, 255) != 0) return EINVAL;
         wire::CmRequest message;
+        if (take_parameters(*id, given, UINT8_MAX, UINT8_MAX) != 0) return EINVAL;
         if (fill_request_data(*id, data, message.private_data) != 0) return EINVAL;
-        sync = id->sync;
-        id->step = Step::kConnecting;
-        if (!find_peer(cm, *id, peer)) {
-            refuse_at_once(cm, *id);
-            return 0;
-        }
         fill_request(cm, *id, given, message);
-        cm.bind_connection(
-            *id, cm.manager().request(peer, message, id->local_ece.options, Cm::now()));
+        body = message;
     }
-    cm.act();
+    sync = id->sync;
+    id->step = Step::kConnecting;
+    cm.send_request(*id, std::move(body));
     return 0;
 }
 
@@ -297,6 +255,42 @@ int notify(rdma_cm_id* abi, ibv_event_type event) {
 }
 
 }  // namespace
+
+bool find_peer(Cm& cm, Identifier& id, connection::Peer& peer) {
+    weir_place place{};
+    const auto node = id.by_machine ? WEIR_ANY_NODE : id.target->node;
+    if (weir_service_find(id.device->verbs(), service_of(id), id.destination.family_bit(), node,
+                          &place) != 0)
+        return false;
+    const auto* own = cm.neighbourhood().first_of_node(id.device->node());
+    const auto* target = cm.neighbourhood().first_of_node(place.node);
+    if (own == nullptr || target == nullptr) return false;
+    if (id.by_machine && id.target != target) {
+        id.target = target;
+        describe_path(id, *own);
+    }
+    peer.lid = place.lid;
+    peer.qp_number = place.qp_number;
+    const auto& devices = cm.devices();
+    while (peer.device < devices.size() && devices[peer.device].get() != id.device)
+        ++peer.device;
+    return peer.device < devices.size();
+}
+
+void refuse(Cm& cm, Identifier& id) {
+    id.step = Step::kDisconnected;
+    if (id.is_datagram()) {
+        cm.raise(id, RDMA_CM_EVENT_UNREACHABLE,
+                 static_cast<int>(wire::CmDatagramStatus::kUnsupported));
+        return;
+    }
+    auto* event = cm.raise(id, RDMA_CM_EVENT_REJECTED,
+                           static_cast<int>(wire::CmReason::kInvalidServiceId));
+    if (event == nullptr) return;
+    event->abi.param.conn.private_data = event->private_data.data();
+    event->abi.param.conn.private_data_len = kRejectData;
+}
+
 }  // namespace weir::rdmacm
 
 using namespace weir::rdmacm;  // The functions below are the C ABI, outside any namespace.

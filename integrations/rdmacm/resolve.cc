@@ -105,6 +105,7 @@ void resolve_to(Cm& cm, Identifier& id, const Endpoint& destination) {
     const auto* target = cm.neighbourhood().find(destination);
     const bool by_machine =
         target == nullptr && (destination.is_any() || is_this_machine(destination));
+    id.by_machine = by_machine;
     if (by_machine) target = target_on_machine(cm, id);
     int error = target == nullptr ? EHOSTUNREACH : choose_device(cm, id, *target, by_machine);
     if (error != 0) {
@@ -152,29 +153,6 @@ int resolve_addr(rdma_cm_id* abi, const sockaddr* source, const sockaddr* destin
     sync = id->sync;
     resolve_to(cm, *id, *to);
     return 0;
-}
-
-/// The one path that the fabric's tables have.
-void describe_path(Identifier& id, const weir_port& own) {
-    auto& path = id.path;
-    path = {};
-    path.dgid = id.target->gid;
-    path.sgid = own.gid;
-    path.dlid = htobe16(static_cast<std::uint16_t>(id.target->lid));
-    path.slid = htobe16(static_cast<std::uint16_t>(own.lid));
-    path.reversible = 1;
-    path.numb_path = 1;
-    path.pkey = 0xffff;
-    path.sl = id.type_of_service >> 5U;
-    constexpr std::uint8_t kExactly = 2;
-    path.mtu_selector = kExactly;
-    path.mtu = id.agreement.mtu;
-    path.rate_selector = kExactly;
-    path.rate = IBV_RATE_100_GBPS;
-    path.packet_life_time_selector = kExactly;
-    path.packet_life_time = 12;
-    id.abi.route.path_rec = &path;
-    id.abi.route.num_paths = 1;
 }
 
 int resolve_route(rdma_cm_id* abi, bool& sync) {
@@ -237,6 +215,28 @@ int listen(rdma_cm_id* abi, int backlog) {
 }
 
 }  // namespace
+
+void describe_path(Identifier& id, const weir_port& own) {
+    auto& path = id.path;
+    path = {};
+    path.dgid = id.target->gid;
+    path.sgid = own.gid;
+    path.dlid = htobe16(static_cast<std::uint16_t>(id.target->lid));
+    path.slid = htobe16(static_cast<std::uint16_t>(own.lid));
+    path.reversible = 1;
+    path.numb_path = 1;
+    path.pkey = 0xffff;
+    path.sl = id.type_of_service >> 5U;
+    constexpr std::uint8_t kExactly = 2;
+    path.mtu_selector = kExactly;
+    path.mtu = id.agreement.mtu;
+    path.rate_selector = kExactly;
+    path.rate = IBV_RATE_100_GBPS;
+    path.packet_life_time_selector = kExactly;
+    path.packet_life_time = 12;
+    id.abi.route.path_rec = &path;
+    id.abi.route.num_paths = 1;
+}
 
 void fill_path(const Identifier& id, const weir_port& port, ibv_ah_attr& attr) {
     attr = {};
