@@ -453,7 +453,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
 }
 
 void Attachment::break_qp(QueuePair::State& qp, bool tell) {
-    if (owes_ack == &qp) owes_ack = nullptr;
+    pay_last_ack(qp);
     remove_actor(qp);
     qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
     qp.entry().receiving.store(0, std::memory_order_release);

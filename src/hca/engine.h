@@ -33,6 +33,7 @@ namespace weir::hca {
 
 inline constexpr int kSgeMax = 16;
 inline constexpr std::uint32_t kInlineMax = 512;
+inline constexpr std::uint32_t kInlineLeast = 64;
 inline constexpr std::uint32_t kQueueMax = 16384;   ///< Work requests per queue.
 inline constexpr std::uint32_t kCqMax = 1U << 22U;  ///< Completions per CQ.
 inline constexpr std::uint32_t kMessageMax = 1U << 30U;
@@ -259,6 +260,8 @@ struct Attachment {
     void watch(QueuePair::State& qp);
     void unwatch();
     void pay_ack();
+    /// For a QP that is about to end: the program has seen what its peer is still to hear of.
+    void pay_last_ack(const QueuePair::State& qp);
     /// True if there were any.
     bool service_responses(QueuePair::State& qp);
     bool take_acknowledged(QueuePair::State& qp);

@@ -46,8 +46,7 @@ void clear_fabric_side(Attachment& a, QueuePair::State& qp) {
 }
 
 void to_reset(Attachment& a, QueuePair::State& qp) {
-    if (a.owes_ack == &qp) a.pay_ack();
-    a.owes_ack = a.owes_ack == &qp ? nullptr : a.owes_ack;
+    a.pay_last_ack(qp);
     clear_fabric_side(a, qp);
     a.remove_actor(qp);
     qp.requester.reset({}, 0);
@@ -332,6 +331,8 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
     const auto index = claim_entry(a);
     if (index == arena::kNone) return ENOMEM;
     auto& cap = request.cap;
+    // Devices give more than was asked for, and programs count on a few bytes without asking.
+    cap.max_inline_data = std::max(cap.max_inline_data, kInlineLeast);
     cap.max_send_wr = std::max(cap.max_send_wr, 1U);
     cap.max_send_sge = std::max(cap.max_send_sge, 1U);
     cap.max_recv_sge = std::max(cap.max_recv_sge, 1U);
@@ -369,8 +370,7 @@ int Hca::destroy_qp(QueuePair* qp) {
         const std::lock_guard guard(a.lock);
         state.entry().closing.store(1, std::memory_order_release);
         a.remove_actor(state);
-        if (a.owes_ack == &state) a.pay_ack();
-        a.owes_ack = a.owes_ack == &state ? nullptr : a.owes_ack;
+        a.pay_last_ack(state);
         clear_fabric_side(a, state);
         if (a.hot == &state) {
             a.unwatch();
