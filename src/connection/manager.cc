@@ -476,6 +476,7 @@ void Manager::on(const Peer& from, const CmMad& mad, const wire::CmDisconnectReq
             enter_timewait(*c, now);
             break;
         case State::kTimewait:
+        case State::kEnded:
             send(from, {mad.transaction_id, 0, wire::CmDisconnectReply{c->id, c->remote_id, {}}});
             break;
         default:
