@@ -350,6 +350,7 @@ Identifier& Cm::make_identifier(Channel& channel, void* context, rdma_port_space
     id->abi.ps = ps;
     id->abi.qp_type = type;
     id->token = next_token();
+    id->agreement.send_psn = random() & 0xffffffU;
     auto& out = *id;
     identifiers_.emplace(&out.abi, std::move(id));
     return out;

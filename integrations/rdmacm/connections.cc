@@ -13,7 +13,6 @@ namespace weir::rdmacm {
 namespace {
 
 constexpr std::uint8_t kRetryMax = 7;
-constexpr std::uint32_t kPsnMask = 0xffffff;
 
 std::uint8_t limit(int device_max) {
     return static_cast<std::uint8_t>(std::clamp(device_max, 0, 255));
@@ -73,10 +72,9 @@ std::uint64_t service_of(const Identifier& id) {
     return wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
 }
 
-void fill_request(Cm& cm, Identifier& id, const rdma_conn_param* given,
+void fill_request(Identifier& id, const rdma_conn_param* given,
                   wire::CmRequest& message) {
     auto& a = id.agreement;
-    a.send_psn = cm.random() & kPsnMask;
     a.retry_count = std::min(given == nullptr ? kRetryMax : given->retry_count, kRetryMax);
     a.rnr_retry_count = std::min(given == nullptr ? kRetryMax : given->rnr_retry_count, kRetryMax);
     a.service_level = id.type_of_service >> 5U;
@@ -121,7 +119,7 @@ int connect(rdma_cm_id* abi, const rdma_conn_param* given, bool& sync) {
         wire::CmRequest message;
         if (take_parameters(*id, given, UINT8_MAX, UINT8_MAX) != 0) return EINVAL;
         if (fill_request_data(*id, data, message.private_data) != 0) return EINVAL;
-        fill_request(cm, *id, given, message);
+        fill_request(*id, given, message);
         body = message;
     }
     sync = id->sync;
@@ -150,7 +148,6 @@ int accept_connection(Cm& cm, Identifier& id, const rdma_conn_param* given,
     if (data.size() > message.private_data.size()) return EINVAL;
     if (cm.manager().state(id.connection) != connection::State::kReqReceived) return EINVAL;
     if (take_parameters(id, given, a.responder_resources, a.initiator_depth) != 0) return EINVAL;
-    a.send_psn = cm.random() & kPsnMask;
     if (id.abi.qp != nullptr)
         if (const int error = move_to_ready(id); error != 0) return error;
     std::copy(data.begin(), data.end(), message.private_data.begin());

@@ -55,11 +55,10 @@ both() {
 @test "rping: a server for one client after another" {
     local i
     serve rping -s -P
+    # Not at once: it keeps only the last of several requests.
     for i in 1 2 3 4; do
-        start "client$i" h1 rping -c -a 127.0.0.1 -C 5
-    done
-    for i in 1 2 3 4; do
-        succeed "client$i" 60
+        start client h1 rping -c -a 127.0.0.1 -C 5
+        succeed client 60
     done
     running server
 }
@@ -177,13 +176,13 @@ pair_by_cm() {
 }
 
 @test "the client is killed: its server hears of it, and serves the next" {
-    serve rping -s -P -d
+    serve rping -s -P
     start client h1 rping -c -a 127.0.0.1 -C 100000000
     sleep 1
     kill -KILL "$(pid_of client)"
     start next h1 rping -c -a 127.0.0.1 -C 3
     succeed next 30
-    logged server "RDMA_CM_EVENT_DISCONNECTED"
+    logged server "server DISCONNECT EVENT"
 }
 
 @test "misuse is refused with the errno value of the manual" {
