@@ -59,19 +59,18 @@ int list_hosts(arena::Arena arena, const std::string& format) {
     Table table;
     table.schema = "weir.host.list/v1";
     table.items = "hcas";
-    table.columns = {{"host", "HOST"},        {"hca", "HCA"},
-                     {"lid", "LID"},          {"guid", "GUID", Show::kWide},
-                     {"ports", "PORTS"},      {"ports_up", "UP"},
+    table.columns = {{"host", "HOST"},         {"hca", "HCA"},
+                     {"lid", "LID"},           {"guid", "GUID", Show::kWide},
+                     {"ports", "PORTS"},       {"ports_up", "UP"},
                      {"programs", "PROGRAMS"}, {"ipv4", "IPV4"},
                      {"ipv6", "IPV6"}};
     for (std::uint32_t n = 0; n < arena.header().node_count; ++n) {
         const auto& node = arena.node(n);
         if (node.kind != arena::NodeKind::kHca) continue;
-        table.rows.push_back({std::string(node.host), std::string(node.name),
-                              std::uint64_t{node.lid}, guid_text(node.guid),
-                              std::uint64_t{node.port_count}, count_up(arena, node),
-                              programs.contains(n) ? programs[n] : 0,
-                              ipv4_of(arena, node), ipv6_of(arena, node)});
+        table.rows.push_back(
+            {std::string(node.host), std::string(node.name), std::uint64_t{node.lid},
+             guid_text(node.guid), std::uint64_t{node.port_count}, count_up(arena, node),
+             programs.contains(n) ? programs[n] : 0, ipv4_of(arena, node), ipv6_of(arena, node)});
     }
     print_table(table, format);
     return kOk;

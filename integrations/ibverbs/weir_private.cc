@@ -62,10 +62,11 @@ int claim(Context& context, const weir_service& service, std::uint32_t& index) {
 }
 
 bool has_rival(arena::Arena arena, const arena::ServiceEntry& own) {
-    const auto found = arena::find_listener(arena, own.service_id, own.families, [&](const auto& e) {
-        if (e.host != own.host || e.token == own.token) return false;
-        return e.any_address != 0 || own.any_address != 0 || e.node == own.node;
-    });
+    const auto found =
+        arena::find_listener(arena, own.service_id, own.families, [&](const auto& e) {
+            if (e.host != own.host || e.token == own.token) return false;
+            return e.any_address != 0 || own.any_address != 0 || e.node == own.node;
+        });
     return found != arena::kNone;
 }
 
@@ -81,8 +82,8 @@ int find_service(const Context& context, std::uint64_t service_id, std::uint32_t
         found = arena::find_listener(arena, service_id, family,
                                      [own_host](const auto& e) { return e.host == own_host; });
         if (found == arena::kNone)
-            found = arena::find_listener(arena, service_id, family,
-                                         [](const auto&) { return true; });
+            found =
+                arena::find_listener(arena, service_id, family, [](const auto&) { return true; });
     }
     if (found == arena::kNone) return ENOENT;
     const auto& entry = arena.service(found);

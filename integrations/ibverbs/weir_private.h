@@ -57,7 +57,8 @@ int weir_service_claim(struct ibv_context* context, const struct weir_service* s
 /// Tells that requests are taken by this control QP. EADDRINUSE if somebody else listens there.
 int weir_service_listen(struct ibv_context* context, uint32_t index, uint32_t qp_number);
 void weir_service_release(struct ibv_context* context, uint32_t index);
-/// Finds a listener by an address of `node`; with WEIR_ANY_NODE on this host, or else on any. ENOENT.
+/// Finds a listener by an address of `node`; with WEIR_ANY_NODE on this host, or else on any.
+/// ENOENT.
 int weir_service_find(struct ibv_context* context, uint64_t service_id, uint32_t family,
                       uint32_t node, struct weir_place* place);
 

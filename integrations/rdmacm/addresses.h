@@ -22,8 +22,8 @@ using IpBytes = std::array<std::uint8_t, 16>;  ///< IPv4 in the last four.
 struct Endpoint {
     bool ipv6 = false;
     IpBytes ip{};
-    std::uint16_t port = 0;        ///< Host byte order.
-    std::uint32_t scope = 0;       ///< Of an IPv6 address, as it was given.
+    std::uint16_t port = 0;   ///< Host byte order.
+    std::uint32_t scope = 0;  ///< Of an IPv6 address, as it was given.
 
     [[nodiscard]] bool is_any() const;
     /// 127.0.0.0/8, ::1, and IPv4 written as IPv6.

@@ -171,7 +171,10 @@ int Cm::start() {
 /// How long the thread may sleep, in milliseconds for poll().
 int Cm::wait_time(connection::Time time) {
     auto deadline = manager_.deadline();
-    if (!waiting_.empty()) deadline = std::min(deadline.value_or(~0ULL), time + kLookEveryNs);
+    const bool backlogged = std::any_of(devices_.begin(), devices_.end(),
+                                        [](const auto& device) { return device->backlogged(); });
+    if (!waiting_.empty() || backlogged)
+        deadline = std::min(deadline.value_or(~0ULL), time + kLookEveryNs);
     if (!deadline) return -1;
     if (*deadline <= time) return 0;
     constexpr connection::Time kNsPerMs = 1'000'000;
@@ -216,6 +219,7 @@ bool Cm::progress() {
     bool any = false;
     const auto time = now();
     for (std::size_t i = 0; i < devices_.size(); ++i) {
+        devices_[i]->flush();
         any |= devices_[i]->receive([&](const Device::Arrival& arrival) {
             const connection::Peer from{static_cast<std::uint32_t>(i), arrival.lid,
                                         arrival.qp_number};
@@ -242,8 +246,10 @@ void Cm::act() {
             }
         }
     }
-    const auto deadline = manager_.deadline();
     const auto sleeps = sleeps_until_.load(std::memory_order_relaxed);
+    for (const auto& device : devices_)
+        if (device->backlogged() && sleeps > now() + kLookEveryNs) wake_thread();
+    const auto deadline = manager_.deadline();
     if (deadline && sleeps != 0 && *deadline + kSlackNs < sleeps) wake_thread();
 }
 
@@ -301,8 +307,7 @@ void Cm::look_for_listeners(connection::Time time) {
 void Cm::note_peer(const connection::Peer& peer) {
     for (const auto& known : peers_)
         if (known.peer == peer) return;
-    peers_.push_back(
-        {peer, weir_process_of_qp(devices_[peer.device]->verbs(), peer.qp_number)});
+    peers_.push_back({peer, weir_process_of_qp(devices_[peer.device]->verbs(), peer.qp_number)});
 }
 
 void Cm::look_for_lost_peers() {

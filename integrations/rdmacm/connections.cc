@@ -72,8 +72,7 @@ std::uint64_t service_of(const Identifier& id) {
     return wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
 }
 
-void fill_request(Identifier& id, const rdma_conn_param* given,
-                  wire::CmRequest& message) {
+void fill_request(Identifier& id, const rdma_conn_param* given, wire::CmRequest& message) {
     auto& a = id.agreement;
     a.retry_count = std::min(given == nullptr ? kRetryMax : given->retry_count, kRetryMax);
     a.rnr_retry_count = std::min(given == nullptr ? kRetryMax : given->rnr_retry_count, kRetryMax);
@@ -105,9 +104,8 @@ int connect(rdma_cm_id* abi, const rdma_conn_param* given, bool& sync) {
     auto* id = cm.find(abi);
     if (id == nullptr || id->step != Step::kRouteResolved) return EINVAL;
     take_qp(*id, given == nullptr ? 0 : given->qp_num, given != nullptr && given->srq != 0);
-    const auto data = given == nullptr
-                          ? std::span<const std::uint8_t>{}
-                          : data_of(given->private_data, given->private_data_len);
+    const auto data = given == nullptr ? std::span<const std::uint8_t>{}
+                                       : data_of(given->private_data, given->private_data_len);
     if (const int error = cm.start(); error != 0) return error;
     wire::CmBody body;
     if (id->is_datagram()) {
@@ -134,8 +132,7 @@ int accept_datagram(Cm& cm, Identifier& id, std::span<const std::uint8_t> data) 
     std::copy(data.begin(), data.end(), message.private_data.begin());
     message.qp_number = id.agreement.local_qp;
     message.qkey = RDMA_UDP_QKEY;
-    message.service_id =
-        wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.source.port);
+    message.service_id = wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.source.port);
     const int error = cm.manager().answer_datagram(id.connection, message, Cm::now());
     if (error == 0) id.step = Step::kConnected;
     return error;
@@ -170,9 +167,8 @@ int accept(rdma_cm_id* abi, const rdma_conn_param* given, bool& sync) {
     auto* id = cm.find(abi);
     if (id == nullptr || !id->passive || id->step != Step::kConnecting) return EINVAL;
     take_qp(*id, given == nullptr ? 0 : given->qp_num, given != nullptr && given->srq != 0);
-    const auto data = given == nullptr
-                          ? std::span<const std::uint8_t>{}
-                          : data_of(given->private_data, given->private_data_len);
+    const auto data = given == nullptr ? std::span<const std::uint8_t>{}
+                                       : data_of(given->private_data, given->private_data_len);
     const int error = id->datagram_asked ? accept_datagram(cm, *id, data)
                                          : accept_connection(cm, *id, given, data);
     if (error != 0) return error;
@@ -199,8 +195,8 @@ int reject(rdma_cm_id* abi, wire::CmReason reason, const void* given, std::uint8
     } else {
         if (data.size() > kRejectData) return EINVAL;
         const auto state = cm.manager().state(id->connection);
-        if (state != connection::State::kReqReceived &&
-            state != connection::State::kRepReceived && state != connection::State::kRepSent)
+        if (state != connection::State::kReqReceived && state != connection::State::kRepReceived &&
+            state != connection::State::kRepSent)
             return EINVAL;
         error = cm.manager().reject(id->connection, static_cast<std::uint16_t>(reason), data,
                                     Cm::now());
@@ -222,9 +218,9 @@ int disconnect(rdma_cm_id* abi, bool& sync) {
     cm.manager().disconnect(id->connection, Cm::now());
     cm.act();
     id->step = Step::kDisconnected;
-    sync = id->sync && (before == connection::State::kEstablished ||
-                        before == connection::State::kDreqReceived ||
-                        before == connection::State::kRepSent);
+    sync = id->sync &&
+           (before == connection::State::kEstablished ||
+            before == connection::State::kDreqReceived || before == connection::State::kRepSent);
     return 0;
 }
 
@@ -281,8 +277,8 @@ void refuse(Cm& cm, Identifier& id) {
                  static_cast<int>(wire::CmDatagramStatus::kUnsupported));
         return;
     }
-    auto* event = cm.raise(id, RDMA_CM_EVENT_REJECTED,
-                           static_cast<int>(wire::CmReason::kInvalidServiceId));
+    auto* event =
+        cm.raise(id, RDMA_CM_EVENT_REJECTED, static_cast<int>(wire::CmReason::kInvalidServiceId));
     if (event == nullptr) return;
     event->abi.param.conn.private_data = event->private_data.data();
     event->abi.param.conn.private_data_len = kRejectData;

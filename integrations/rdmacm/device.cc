@@ -75,8 +75,8 @@ int Device::make_ready() {
     attr.qp_state = IBV_QPS_INIT;
     attr.port_num = 1;
     attr.qkey = kControlQkey;
-    int error = ibv_modify_qp(qp_, &attr,
-                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+    int error =
+        ibv_modify_qp(qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
     if (error != 0) return error;
     for (std::uint32_t slot = 0; slot < kReceives; ++slot)
         post(slot);
@@ -138,18 +138,38 @@ void Device::reap_sends() {
     do {
         count = ibv_poll_cq(send_cq_, kBatch, done.data());
         for (int i = 0; i < count; ++i) {
-            const auto covered = static_cast<std::uint32_t>(done[static_cast<std::size_t>(i)].wr_id);
+            const auto covered =
+                static_cast<std::uint32_t>(done[static_cast<std::size_t>(i)].wr_id);
             sends_open_ = sends_posted_ - covered;
         }
     } while (count == kBatch);
 }
 
+bool Device::has_room() {
+    if (sends_open_ + kSignalEvery >= kSends) reap_sends();
+    return sends_open_ < kSends;
+}
+
+void Device::flush() {
+    while (!waiting_.empty() && has_room()) {
+        const auto& first = waiting_.front();
+        post_send(first.lid, first.qp_number, first.bytes);
+        waiting_.pop_front();
+    }
+}
+
 void Device::send(std::uint32_t lid, std::uint32_t qp_number, const wire::CmMadBytes& bytes) {
     if (qp_ == nullptr) return;
+    flush();
+    if (waiting_.empty() && has_room())
+        post_send(lid, qp_number, bytes);
+    else
+        waiting_.push_back({lid, qp_number, bytes});
+}
+
+void Device::post_send(std::uint32_t lid, std::uint32_t qp_number, const wire::CmMadBytes& bytes) {
     ibv_ah* handle = address_handle(lid);
     if (handle == nullptr) return;
-    if (sends_open_ + kSignalEvery >= kSends) reap_sends();
-    if (sends_open_ >= kSends) return;
     ++sends_posted_;
     ++sends_open_;
     ibv_sge sge{};

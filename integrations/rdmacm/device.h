@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -50,8 +51,12 @@ class Device {
     /// Takes MADs that have come and hands each to `visit`. True if there were any.
     template <class Visit>
     bool receive(Visit visit);
-    /// Best effort, as datagrams are: who expects an answer sends again.
+    /// Best effort, as datagrams are: who expects an answer sends again. What the send queue has no
+    /// room for waits for flush().
     void send(std::uint32_t lid, std::uint32_t qp_number, const wire::CmMadBytes& bytes);
+    /// Sends what waits, as far as there is room. To be called again soon if backlogged().
+    void flush();
+    [[nodiscard]] bool backlogged() const { return !waiting_.empty(); }
 
   private:
     Device() = default;
@@ -60,6 +65,8 @@ class Device {
     void post(std::uint32_t slot);
     ibv_ah* address_handle(std::uint32_t lid);
     void reap_sends();
+    bool has_room();
+    void post_send(std::uint32_t lid, std::uint32_t qp_number, const wire::CmMadBytes& bytes);
     void drop_control();
 
     static constexpr std::uint32_t kReceives = 512;
@@ -84,6 +91,12 @@ class Device {
     std::uint32_t sends_posted_ = 0;
     std::uint32_t sends_open_ = 0;
     std::unordered_map<std::uint32_t, ibv_ah*> handles_;
+    struct Waiting {
+        std::uint32_t lid;
+        std::uint32_t qp_number;
+        wire::CmMadBytes bytes;
+    };
+    std::deque<Waiting> waiting_;
 };
 
 template <class Visit>

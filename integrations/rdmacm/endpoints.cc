@@ -29,11 +29,10 @@ int with(rdma_cm_id* abi, Body&& body) {
 
 int resolve(rdma_cm_id* id, const rdma_addrinfo& info) {
     if (rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, kTimeoutMs) != 0) return errno;
-    const int unresolved =
-        info.ai_route_len != 0
-            ? rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, info.ai_route,
-                              info.ai_route_len)
-            : rdma_resolve_route(id, kTimeoutMs);
+    const int unresolved = info.ai_route_len != 0
+                               ? rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH,
+                                                 info.ai_route, info.ai_route_len)
+                               : rdma_resolve_route(id, kTimeoutMs);
     return unresolved != 0 ? errno : 0;
 }
 

@@ -209,8 +209,7 @@ void Cm::on_request(const Notice& notice, const wire::CmRequest& message) {
         Endpoint local = Endpoint::any(header && header->ip_version == 6);
         const bool listens =
             header && find_listener(message.service_id, local, notice.from.device) != nullptr;
-        const auto reason =
-            listens ? wire::CmReason::kConsumer : wire::CmReason::kInvalidServiceId;
+        const auto reason = listens ? wire::CmReason::kConsumer : wire::CmReason::kInvalidServiceId;
         manager_.reject(notice.id, static_cast<std::uint16_t>(reason), {}, now());
         manager_.close(notice.id, now());
         return;

@@ -94,8 +94,8 @@ const weir_port* target_on_machine(Cm& cm, const Identifier& id) {
     weir_place place{};
     const auto service =
         wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
-    const int error = weir_service_find(any.verbs(), service, id.destination.family_bit(),
-                                        WEIR_ANY_NODE, &place);
+    const int error =
+        weir_service_find(any.verbs(), service, id.destination.family_bit(), WEIR_ANY_NODE, &place);
     return cm.neighbourhood().first_of_node(error == 0 ? place.node : any.node());
 }
 
@@ -134,8 +134,7 @@ int bind_addr(rdma_cm_id* abi, const sockaddr* address) {
     return bind_to(cm, *id, *endpoint);
 }
 
-int resolve_addr(rdma_cm_id* abi, const sockaddr* source, const sockaddr* destination,
-                 bool& sync) {
+int resolve_addr(rdma_cm_id* abi, const sockaddr* source, const sockaddr* destination, bool& sync) {
     auto& cm = Cm::instance();
     const std::lock_guard guard(cm.lock);
     auto* id = cm.find(abi);
@@ -143,8 +142,7 @@ int resolve_addr(rdma_cm_id* abi, const sockaddr* source, const sockaddr* destin
     const auto to = Endpoint::from(destination);
     if (!to) return EAFNOSUPPORT;
     if (id->step == Step::kIdle) {
-        const auto from =
-            source == nullptr ? Endpoint::any(to->ipv6) : Endpoint::from(source);
+        const auto from = source == nullptr ? Endpoint::any(to->ipv6) : Endpoint::from(source);
         if (!from) return EAFNOSUPPORT;
         if (const int error = bind_to(cm, *id, *from); error != 0) return error;
     }
@@ -188,8 +186,8 @@ int listen_on(Cm& cm, Identifier& id) {
         if (const int error = claim_port(id, *device, id.source); error != 0) return error;
     }
     for (const auto& claim : id.claims) {
-        const int error = weir_service_listen(claim.device->verbs(), claim.index,
-                                              claim.device->control_qp());
+        const int error =
+            weir_service_listen(claim.device->verbs(), claim.index, claim.device->control_qp());
         if (error != 0) return error;
     }
     return 0;

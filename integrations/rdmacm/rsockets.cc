@@ -2,10 +2,11 @@
 // Sockets over RDMA are not offered: rsocket() says so, and the other functions know no socket of
 // ours. rpoll() and rselect() also take other descriptors, as they do where rsockets exist.
 #include <poll.h>
-#include <rdma/rsocket.h>
 #include <sys/select.h>
 
 #include <cerrno>
+
+#include <rdma/rsocket.h>
 
 namespace {
 

@@ -270,10 +270,10 @@ inline constexpr std::uint32_t kLayoutVersion = [] {
     std::uint32_t version = 1;  // to be raised when a meaning changes but no size
     for (const std::size_t part :
          {sizeof(ArenaHeader), sizeof(NodeEntry), sizeof(PortEntry), sizeof(ProcessEntry),
-          sizeof(PacketEntry), sizeof(MrEntry), sizeof(ServiceEntry), sizeof(QpEntry), offsetof(QpEntry, lock),
-          offsetof(QpEntry, responder), offsetof(QpEntry, closing), sizeof(credit::LaneBuffer),
-          offsetof(credit::LaneBuffer, watched), offsetof(ProcessEntry, summary),
-          offsetof(MrEntry, memory_access)}) {
+          sizeof(PacketEntry), sizeof(MrEntry), sizeof(ServiceEntry), sizeof(QpEntry),
+          offsetof(QpEntry, lock), offsetof(QpEntry, responder), offsetof(QpEntry, closing),
+          sizeof(credit::LaneBuffer), offsetof(credit::LaneBuffer, watched),
+          offsetof(ProcessEntry, summary), offsetof(MrEntry, memory_access)}) {
         version = version * 31 + static_cast<std::uint32_t>(part);
     }
     return version;

@@ -18,10 +18,10 @@ struct Manager::Connection {
     std::uint32_t remote_id = 0;
     std::uint32_t remote_qp = 0;
     std::uint64_t transaction_id = 0;
-    bool active = false;    ///< We sent the REQ.
+    bool active = false;  ///< We sent the REQ.
     bool datagram = false;
-    bool closed = false;     ///< The user wants no notices any more.
-    bool connected = false;  ///< Was established, so that its QP has a timewait.
+    bool closed = false;                ///< The user wants no notices any more.
+    bool connected = false;             ///< Was established, so that its QP has a timewait.
     std::uint8_t response_timeout = 0;  ///< How long the peer may take.
     std::uint8_t retries_max = 0;
     // The message that waits for its answer, or that answers repeated questions.
@@ -313,8 +313,7 @@ void Manager::on_mad(const Peer& from, std::span<const std::uint8_t> bytes, Time
 
 /// The peer has begun anew with a QP that we take for connected: one of the two is of the past
 /// (IBTA 12.9.8.3.1). The new one is refused, the old one ends.
-bool Manager::refuse_stale(const Peer& from, const CmMad& mad, const wire::CmRequest& m,
-                           Time now) {
+bool Manager::refuse_stale(const Peer& from, const CmMad& mad, const wire::CmRequest& m, Time now) {
     const auto known = by_qp_.find(qp_key(from, m.qp_number));
     if (known == by_qp_.end()) return false;
     auto* old = find(known->second);
@@ -451,8 +450,7 @@ void Manager::on(const Peer& from, const CmMad& mad, const wire::CmReject& m, Ti
     }
 }
 
-void Manager::on(const Peer& from, const CmMad& mad, const wire::CmDisconnectRequest& m,
-                 Time now) {
+void Manager::on(const Peer& from, const CmMad& mad, const wire::CmDisconnectRequest& m, Time now) {
     auto* c = find_from(m.remote_id, from, m.local_id);
     if (c == nullptr) {
         // It has ended here already; the other side shall not wait for it.

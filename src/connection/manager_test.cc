@@ -166,8 +166,8 @@ TEST_F(Manager2, EveryMessageMayBeLostOnce) {
         b.notices.clear();
         fate = lose(lost);
         users_agree();
-        const auto id = a.manager.request(kB, request_from(10U + static_cast<unsigned>(lost)), 0,
-                                          now);
+        const auto id =
+            a.manager.request(kB, request_from(10U + static_cast<unsigned>(lost)), 0, now);
         pass(3 * kSecond);
         EXPECT_EQ(a.manager.state(id), State::kEstablished) << lost;
         EXPECT_EQ(b.manager.state(passive), State::kEstablished) << lost;
@@ -500,8 +500,7 @@ TEST_F(Manager2, NothingIsLeftBehindByABadChannel) {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         Rng rng(seed);
         fate = [&](const Flight&) {
-            if (flights.size() > 1 && rng.below(4) == 0)
-                std::swap(flights.front(), flights.back());
+            if (flights.size() > 1 && rng.below(4) == 0) std::swap(flights.front(), flights.back());
             const auto roll = rng.below(10);
             return roll < 3 ? 0 : roll < 8 ? 1 : 2;
         };

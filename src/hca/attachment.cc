@@ -348,10 +348,16 @@ void Attachment::progress_all() {
     }
     if (unfinished) {
         const auto now = now_ns();
-        if (unfinished_since == 0) unfinished_since = now;
         mover.begin();
         unfinished = !mover.retry_stuck();
-        if (unfinished && now - unfinished_since > kQueueLifetimeNs) mover.choke_stuck();
+        if (unfinished_since == 0) {
+            unfinished_since = now;
+            mover.remember_stuck();
+        } else if (unfinished && now - unfinished_since > kQueueLifetimeNs) {
+            mover.choke_noted();
+            mover.remember_stuck();
+            unfinished_since = now;
+        }
         mover.end();
         if (!unfinished) unfinished_since = 0;
     }

@@ -212,8 +212,8 @@ class Hca {
     [[nodiscard]] std::uint32_t node_index() const;
     /// The process, as the arena's owner fields have it.
     [[nodiscard]] std::uint32_t identity() const;
-    /// An eventfd that is written to when somebody at the fabric has died, -1 if there is none to be
-    /// had. It lives as long as the attachment.
+    /// An eventfd that is written to when somebody at the fabric has died, -1 if there is none to
+    /// be had. It lives as long as the attachment.
     int alert_fd();
 
     struct State;

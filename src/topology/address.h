@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// IP addresses of HCA ports: by these the connection manager (librdmacm) knows hosts. They are names
-// within the fabric; no kernel interface has them.
+// IP addresses of HCA ports: by these the connection manager (librdmacm) knows hosts. They are
+// names within the fabric; no kernel interface has them.
 //
 // A port that the fabric file gives none has one by its place among all HCA ports: the first has
 // 100.64.0.1 and fd57:6569:72::1. Those ranges are for uses within one's own walls (RFC 6598, RFC

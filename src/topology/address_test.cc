@@ -29,8 +29,8 @@ TEST(Address, ParsesWhatAHostMayHave) {
 
 Result<Fabric> read(const std::string& nodes) {
     return decode_fabric("name: t\ntopology:\n  nodes:\n    s0: {kind: weir_switch}\n" + nodes +
-                            "  links:\n    - endpoints: [\"h0:1\", \"s0:1\"]\n",
-                        "f.yaml");
+                             "  links:\n    - endpoints: [\"h0:1\", \"s0:1\"]\n",
+                         "f.yaml");
 }
 
 TEST(Address, FileGivesThem) {
@@ -59,9 +59,9 @@ TEST(Address, FileErrorsHaveTheirPlace) {
                     "    h1: {kind: weir_host}\n")
                   .substr(0, 12),
               "f.yaml:5:39:");
-    EXPECT_EQ(place("    h0: {kind: weir_host, addresses: [\"10.0.0.7\", \"10.0.0.8\"]}\n")
-                  .substr(0, 12),
-              "f.yaml:5:51:");
+    EXPECT_EQ(
+        place("    h0: {kind: weir_host, addresses: [\"10.0.0.7\", \"10.0.0.8\"]}\n").substr(0, 12),
+        "f.yaml:5:51:");
     EXPECT_EQ(place("    h0: {kind: weir_host, addresses: [\"h0\"]}\n").substr(0, 12),
               "f.yaml:5:39:");
     EXPECT_EQ(place("    h0: {kind: weir_host, addresses: 10.0.0.1}\n").substr(0, 12),

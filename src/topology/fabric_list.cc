@@ -170,9 +170,10 @@ class ListDecoder {
                 for (const auto& text : {ipv4, ipv6}) {
                     const auto user = address_users_.find(text);
                     if (user == address_users_.end()) continue;
-                    return yaml_error(file_, user->second,
-                                      fmt::format("address {} is that of \"{}\", which is given none",
-                                                  text, node.name));
+                    return yaml_error(
+                        file_, user->second,
+                        fmt::format("address {} is that of \"{}\", which is given none", text,
+                                    node.name));
                 }
             }
         }

@@ -69,7 +69,7 @@ using CmGid = std::array<std::uint8_t, 16>;
 /// REQ: a connection is asked for.
 struct CmRequest {
     static constexpr CmAttribute kAttribute = CmAttribute::kRequest;
-    std::uint32_t local_id = 0;  ///< The sender's number of the connection.
+    std::uint32_t local_id = 0;   ///< The sender's number of the connection.
     std::uint32_t vendor_id = 0;  ///< Extended connection establishment; 24 bits.
     std::uint64_t service_id = 0;
     std::uint64_t ca_guid = 0;
@@ -194,9 +194,9 @@ struct CmDatagramReply {
     bool operator==(const CmDatagramReply&) const = default;
 };
 
-using CmBody = std::variant<CmRequest, CmMessageReceipt, CmReject, CmReply, CmReadyToUse,
-                            CmDisconnectRequest, CmDisconnectReply, CmDatagramRequest,
-                            CmDatagramReply>;
+using CmBody =
+    std::variant<CmRequest, CmMessageReceipt, CmReject, CmReply, CmReadyToUse, CmDisconnectRequest,
+                 CmDisconnectReply, CmDatagramRequest, CmDatagramReply>;
 
 struct CmMad {
     std::uint64_t transaction_id = 0;

@@ -6,10 +6,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <rdma/rdma_cma.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <rdma/rdma_cma.h>
 
 #include "rig.h"
 
