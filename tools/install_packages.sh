@@ -8,12 +8,14 @@ set -euo pipefail
 run_packages=(
     g++ cmake ninja-build
     libexpected-dev libfmt-dev libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libibverbs-dev
+    librdmacm-dev
     ibverbs-utils perftest
 )
 # Besides, to build and run all tests and checks.
 test_packages=(
-    libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev librdmacm-dev libibumad-dev
+    libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev libibumad-dev
     bats scdoc python3 python3-yaml python3-jsonschema python3-pyverbs ucx-utils qperf iperf3
+    rdmacm-utils libfabric-bin
     clang-format-14 shellcheck procps jq gdb git util-linux binutils
 )
 

@@ -2,12 +2,14 @@
 // weir host, weir switch, weir lane: what a fabric is made of, and what is in its buffers.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "lab/arena_view.h"
 #include "session.h"
 #include "table.h"
+#include "topology/address.h"
 
 namespace weir::cli {
 namespace {
@@ -26,6 +28,29 @@ std::uint64_t count_up(arena::Arena arena, const arena::NodeEntry& node) {
     return up;
 }
 
+/// Of all ports, with commas between.
+std::string ipv4_of(arena::Arena arena, const arena::NodeEntry& node) {
+    std::string all;
+    for (std::uint32_t p = 0; p < node.port_count; ++p) {
+        const auto& port = arena.port(node.first_port + p);
+        topology::Ipv4 address{};
+        std::copy_n(port.ipv4, address.size(), address.begin());
+        all += (all.empty() ? "" : ",") + topology::to_text(address);
+    }
+    return all;
+}
+
+std::string ipv6_of(arena::Arena arena, const arena::NodeEntry& node) {
+    std::string all;
+    for (std::uint32_t p = 0; p < node.port_count; ++p) {
+        const auto& port = arena.port(node.first_port + p);
+        topology::Ipv6 address{};
+        std::copy_n(port.ipv6, address.size(), address.begin());
+        all += (all.empty() ? "" : ",") + topology::to_text(address);
+    }
+    return all;
+}
+
 int list_hosts(arena::Arena arena, const std::string& format) {
     std::map<std::uint32_t, std::uint64_t> programs;
     for (const auto& process : lab::list_processes(arena)) {
@@ -34,17 +59,18 @@ int list_hosts(arena::Arena arena, const std::string& format) {
     Table table;
     table.schema = "weir.host.list/v1";
     table.items = "hcas";
-    table.columns = {{"host", "HOST"},        {"hca", "HCA"},
-                     {"lid", "LID"},          {"guid", "GUID", Show::kWide},
-                     {"ports", "PORTS"},      {"ports_up", "UP"},
-                     {"programs", "PROGRAMS"}};
+    table.columns = {{"host", "HOST"},         {"hca", "HCA"},
+                     {"lid", "LID"},           {"guid", "GUID", Show::kWide},
+                     {"ports", "PORTS"},       {"ports_up", "UP"},
+                     {"programs", "PROGRAMS"}, {"ipv4", "IPV4"},
+                     {"ipv6", "IPV6"}};
     for (std::uint32_t n = 0; n < arena.header().node_count; ++n) {
         const auto& node = arena.node(n);
         if (node.kind != arena::NodeKind::kHca) continue;
-        table.rows.push_back({std::string(node.host), std::string(node.name),
-                              std::uint64_t{node.lid}, guid_text(node.guid),
-                              std::uint64_t{node.port_count}, count_up(arena, node),
-                              programs.contains(n) ? programs[n] : 0});
+        table.rows.push_back(
+            {std::string(node.host), std::string(node.name), std::uint64_t{node.lid},
+             guid_text(node.guid), std::uint64_t{node.port_count}, count_up(arena, node),
+             programs.contains(n) ? programs[n] : 0, ipv4_of(arena, node), ipv6_of(arena, node)});
     }
     print_table(table, format);
     return kOk;

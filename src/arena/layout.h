@@ -4,7 +4,7 @@
 // indices and offsets, no pointers. Made by the daemon, mapped by every program that attaches.
 //
 //   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | arbiters | egress lanes
-//   | processes | QPs | MRs | packets | bulk
+//   | processes | QPs | MRs | packets | services | bulk
 //
 // The tables up to the egress lanes are sized by the fabric and committed when it is made. The rest
 // is sparse: a page costs nothing until somebody uses it.
@@ -54,6 +54,8 @@ inline constexpr std::uint32_t kQpLag = 4;
 /// full, even beside kQpLag others.
 inline constexpr std::uint32_t kQpWindow = 20;
 inline constexpr std::uint32_t kReadyWords = 63;
+/// Ports of the connection manager that are taken, on all hosts together.
+inline constexpr std::uint32_t kServiceCount = 1U << 15U;
 
 struct ArenaHeader {
     std::uint64_t magic;
@@ -73,11 +75,13 @@ struct ArenaHeader {
     std::uint64_t nodes_at, ports_at, lanes_at, lfts_at, lids_at;
     std::uint64_t arbiters_at, egress_at;
     std::uint64_t egress_count;  ///< Ports of HCAs: each has lane_count egress lanes.
-    std::uint64_t processes_at, qps_at, mrs_at, packets_at, bulk_at;
+    std::uint64_t processes_at, qps_at, mrs_at, packets_at, services_at, bulk_at;
     char name[kNameBytes];
     /// Set once, when the fabric is being taken down: programs give errors instead of waiting.
     std::atomic<std::uint32_t> closing;
     std::atomic<std::uint32_t> epoch;  ///< Counts changes of link state and of tables.
+    /// One more than the highest service entry that was ever taken: how far to look.
+    std::atomic<std::uint32_t> services_used;
 };
 
 enum class NodeKind : std::uint32_t { kSwitch = 0, kHca = 1 };
@@ -105,9 +109,12 @@ struct alignas(64) PortEntry {
     std::atomic<std::uint64_t> link_downed;
     std::atomic<std::uint64_t> transmit_discards;
     std::uint32_t egress;  ///< HCAs: its number among the egress ports. Switches: kNone.
-    std::uint32_t unused;
+    /// IP addresses by which the connection manager knows an HCA's port, in network order; zeros at
+    /// switches.
+    std::uint8_t ipv4[4];
+    std::uint8_t ipv6[16];
 };
-static_assert(sizeof(PortEntry) == 64);
+static_assert(sizeof(PortEntry) == 128);
 
 inline constexpr std::uint32_t kLanesMax = 8;
 /// ArbitrationTables::high_limit: high-priority packets never make way.
@@ -302,16 +309,30 @@ struct QpEntry {
     credit::LaneBuffer responses;  ///< Acknowledgements and read data; the requester's input.
 };
 
+/// A port of the connection manager that somebody has taken. See service_table.h.
+struct alignas(64) ServiceEntry {
+    std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
+    std::atomic<std::uint32_t> stage;  ///< ServiceStage.
+    std::uint64_t service_id;          ///< Port space and port.
+    std::uint64_t token;               ///< Same for the entries of one listener, on several HCAs.
+    std::uint32_t host;                ///< First HCA node of the host.
+    std::uint32_t node;                ///< HCA node that it is reached by.
+    std::uint32_t families;            ///< Bit 0: IPv4, bit 1: IPv6.
+    std::uint32_t any_address;         ///< 1: taken for all addresses of the host.
+    std::uint32_t shareable;           ///< 1: others may take it as well, while nobody listens.
+    std::atomic<std::uint32_t> listener;  ///< Control QP of who listens, 0 while nobody does.
+};
+
 /// Changes with the layout: programs and daemon must have been built from the same one.
 inline constexpr std::uint32_t kLayoutVersion = [] {
     std::uint32_t version = 1;  // to be raised when a meaning changes but no size
     for (const std::size_t part :
          {sizeof(ArenaHeader), sizeof(NodeEntry), sizeof(PortEntry), sizeof(ProcessEntry),
-          sizeof(PacketEntry), sizeof(MrEntry), sizeof(QpEntry), offsetof(QpEntry, lock),
-          offsetof(QpEntry, responder), offsetof(QpEntry, closing), sizeof(credit::LaneBuffer),
-          offsetof(credit::LaneBuffer, watched), offsetof(ProcessEntry, summary),
-          sizeof(ArbiterEntry), offsetof(ArbiterEntry, tables), offsetof(ArenaHeader, rated),
-          offsetof(MrEntry, memory_access)}) {
+          sizeof(PacketEntry), sizeof(MrEntry), sizeof(ServiceEntry), sizeof(QpEntry),
+          offsetof(QpEntry, lock), offsetof(QpEntry, responder), offsetof(QpEntry, closing),
+          sizeof(credit::LaneBuffer), offsetof(credit::LaneBuffer, watched),
+          offsetof(ProcessEntry, summary), sizeof(ArbiterEntry), offsetof(ArbiterEntry, tables),
+          offsetof(ArenaHeader, rated), offsetof(MrEntry, memory_access)}) {
         version = version * 31 + static_cast<std::uint32_t>(part);
     }
     return version;
@@ -333,6 +354,7 @@ class Arena {
         qps_ = at<QpEntry>(h.qps_at);
         mrs_ = at<MrEntry>(h.mrs_at);
         packets_ = at<PacketEntry>(h.packets_at);
+        services_ = at<ServiceEntry>(h.services_at);
         lane_count_ = h.lane_count;
     }
 
@@ -359,6 +381,7 @@ class Arena {
     [[nodiscard]] QpEntry& qp(std::uint32_t i) const { return qps_[i]; }
     [[nodiscard]] MrEntry& mr(std::uint32_t i) const { return mrs_[i]; }
     [[nodiscard]] PacketEntry& packet(std::uint32_t i) const { return packets_[i]; }
+    [[nodiscard]] ServiceEntry& service(std::uint32_t i) const { return services_[i]; }
     [[nodiscard]] std::uint64_t bulk_offset(std::uint32_t process, std::uint32_t i) const {
         return header().bulk_at +
                (static_cast<std::uint64_t>(process) * kBulkPerProcess + i) * kSegmentBytes;
@@ -379,6 +402,7 @@ class Arena {
     QpEntry* qps_ = nullptr;
     MrEntry* mrs_ = nullptr;
     PacketEntry* packets_ = nullptr;
+    ServiceEntry* services_ = nullptr;
     std::uint32_t lane_count_ = 0;
 };
 

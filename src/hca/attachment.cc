@@ -57,6 +57,7 @@ struct Registry {
     std::vector<std::shared_ptr<Attachment>>
         forking;  ///< Between fork's handlers: held and locked.
     std::atomic<int> threads{0};
+    std::mutex awake;  ///< See lock_awake().
     bool fork_handlers = false;
 };
 Registry& registry() {
@@ -66,6 +67,7 @@ Registry& registry() {
 
 void before_fork() {
     auto& r = registry();
+    r.awake.lock();
     r.lock.lock();
     for (auto& [key, weak] : r.joined) {
         auto attachment = weak.lock();
@@ -84,6 +86,7 @@ void after_fork_in_parent() {
     }
     const auto released = std::exchange(r.forking, {});
     r.lock.unlock();
+    r.awake.unlock();
 }
 
 /// A child has its parent's objects but not its place in the fabric: they answer with errors, and
@@ -101,6 +104,7 @@ void after_fork_in_child() {
     r.forking.clear();
     r.joined.clear();
     new (&r.lock) std::mutex();
+    new (&r.awake) std::mutex();
     r.threads.store(0);
 }
 
@@ -173,6 +177,22 @@ int own_thread_count() {
     return registry().threads.load();
 }
 
+void own_thread_started() {
+    registry().threads.fetch_add(1);
+}
+
+void own_thread_ended() {
+    registry().threads.fetch_sub(1);
+}
+
+void lock_awake() {
+    registry().awake.lock();
+}
+
+void unlock_awake() {
+    registry().awake.unlock();
+}
+
 Attachment::Attachment(runtime::AttachClient joined, std::uint32_t process_identity)
     : client(std::move(joined)),
       arena(client.arena()),
@@ -194,6 +214,7 @@ Attachment::~Attachment() {
     futex_wake(process().doorbell);
     thread.join();
     registry().threads.fetch_sub(1);
+    if (const int fd = alert_fd.load(); fd >= 0) close(fd);
 }
 
 void Attachment::wake(const std::array<std::uint64_t, 4>& set) {
@@ -321,14 +342,24 @@ void Attachment::progress() {
 
 /// The slow way round: after something could not be finished, or somebody died half-way.
 void Attachment::progress_all() {
-    process().rescan.store(0, std::memory_order_relaxed);
+    if (process().rescan.exchange(0, std::memory_order_relaxed) != 0) {
+        const int fd = alert_fd.load(std::memory_order_acquire);
+        const std::uint64_t one = 1;
+        if (fd >= 0) (void)!write(fd, &one, sizeof one);
+    }
     if (unfinished) {
         const auto now = now_ns();
-        if (unfinished_since == 0) unfinished_since = now;
         tell_time();
         mover.begin();
         unfinished = !mover.retry_stuck();
-        if (unfinished && now - unfinished_since > kQueueLifetimeNs) mover.choke_stuck();
+        if (unfinished_since == 0) {
+            unfinished_since = now;
+            mover.remember_stuck();
+        } else if (unfinished && now - unfinished_since > kQueueLifetimeNs) {
+            mover.choke_noted();
+            mover.remember_stuck();
+            unfinished_since = now;
+        }
         mover.end();
         if (!unfinished) unfinished_since = 0;
     }
@@ -451,7 +482,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
 }
 
 void Attachment::break_qp(QueuePair::State& qp, bool tell) {
-    if (owes == &qp) owes = nullptr;
+    pay_last_ack(qp);
     remove_actor(qp);
     qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
     qp.entry().receiving.store(0, std::memory_order_release);

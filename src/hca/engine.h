@@ -33,6 +33,7 @@ namespace weir::hca {
 
 inline constexpr int kSgeMax = 16;
 inline constexpr std::uint32_t kInlineMax = 512;
+inline constexpr std::uint32_t kInlineLeast = 64;
 inline constexpr std::uint32_t kQueueMax = 16384;   ///< Work requests per queue.
 inline constexpr std::uint32_t kCqMax = 1U << 22U;  ///< Completions per CQ.
 inline constexpr std::uint32_t kMessageMax = 1U << 30U;
@@ -242,6 +243,7 @@ struct Attachment {
     std::atomic<bool> orphaned{false};  ///< The fabric is gone: objects can only be destroyed.
     std::atomic<bool> foreign{false};   ///< Inherited over fork: not this process's; nothing works.
     std::thread thread;
+    std::atomic<int> alert_fd{-1};  ///< See Hca::alert_fd.
 
     [[nodiscard]] arena::ProcessEntry& process() const { return arena.process(process_slot); }
     [[nodiscard]] bool usable() const {
@@ -263,6 +265,8 @@ struct Attachment {
     void watch(QueuePair::State& qp);
     void unwatch();
     void pay();
+    /// For a QP that is about to end: the program has seen what its peer is still to hear of.
+    void pay_last_ack(const QueuePair::State& qp);
     /// Pops what has been executed. REQUIRES: for RC and UC, we hold its lock.
     void settle(QueuePair::State& qp);
     /// Notes that requests of this QP were executed, and settles another's. REQUIRES: as above.

@@ -63,6 +63,13 @@ std::uint8_t width_code(std::uint32_t lanes) {
     }
 }
 
+struct AwakeGuard {
+    AwakeGuard() { lock_awake(); }
+    ~AwakeGuard() { unlock_awake(); }
+    AwakeGuard(const AwakeGuard&) = delete;
+    AwakeGuard& operator=(const AwakeGuard&) = delete;
+};
+
 }  // namespace
 
 int list_devices(std::vector<DeviceDescription>& devices) {
@@ -248,6 +255,26 @@ int Hca::resolve_ah(AddressHandle& handle) const {
     return resolve_address(*state_->attachment, handle);
 }
 
+arena::Arena Hca::arena() const {
+    return state_->attachment->arena;
+}
+
+std::uint32_t Hca::node_index() const {
+    return state_->attachment->node;
+}
+
+std::uint32_t Hca::identity() const {
+    return state_->attachment->identity;
+}
+
+int Hca::alert_fd() {
+    auto& a = *state_->attachment;
+    if (a.inherited()) return -1;
+    const std::lock_guard guard(a.lock);
+    if (a.alert_fd.load() < 0) a.alert_fd.store(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return a.alert_fd.load();
+}
+
 std::uint32_t Hca::alloc_pd() {
     auto& a = *state_->attachment;
     const std::lock_guard guard(a.lock);
@@ -280,6 +307,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
     if (begin + length < begin || iova + length < iova) return EINVAL;
     if (state_->attachment->inherited()) return EIO;
     auto& a = *state_->attachment;
+    const AwakeGuard asleep;  // the front end's thread does not write while memory moves
     const std::lock_guard guard(a.lock);
     if (!a.usable()) return EIO;
     const auto it = state_->pds.find(pd);

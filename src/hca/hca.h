@@ -22,6 +22,8 @@
 
 #include <infiniband/verbs.h>
 
+#include "arena/layout.h"
+
 namespace weir::hca {
 
 class Hca;
@@ -29,6 +31,15 @@ class CompletionQueue;
 class SharedReceiveQueue;
 class QueuePair;
 struct Attachment;  // src/hca/engine.h
+
+/// For a front end with a thread of its own beside the engine's. Memory is moved (see
+/// registered_memory.h) only while no thread but the engine's may write to it. Such a thread counts
+/// as the engine's if it holds awake_lock() whenever it may touch memory that is not its stack.
+/// Order of locks: the front end's own, awake_lock(), then calls into here.
+void own_thread_started();
+void own_thread_ended();
+void lock_awake();
+void unlock_awake();
 
 /// A device that this process may open: one HCA of the host that the process was put on.
 struct DeviceDescription {
@@ -195,6 +206,15 @@ class Hca {
     [[nodiscard]] int async_fd() const;
     /// Takes one; waits unless the fd is non-blocking.
     int take_async(AsyncEvent& event);
+
+    // What the connection manager needs to know beyond the verbs.
+    [[nodiscard]] arena::Arena arena() const;
+    [[nodiscard]] std::uint32_t node_index() const;
+    /// The process, as the arena's owner fields have it.
+    [[nodiscard]] std::uint32_t identity() const;
+    /// An eventfd that is written to when somebody at the fabric has died, -1 if there is none to
+    /// be had. It lives as long as the attachment.
+    int alert_fd();
 
     struct State;
     State& state() { return *state_; }

@@ -46,7 +46,7 @@ void clear_fabric_side(Attachment& a, QueuePair::State& qp) {
 }
 
 void to_reset(Attachment& a, QueuePair::State& qp) {
-    if (a.owes == &qp) a.pay();
+    a.pay_last_ack(qp);
     a.forget_debts(qp);
     qp.lag = 0;
     clear_fabric_side(a, qp);
@@ -336,6 +336,8 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
     const auto index = claim_entry(a);
     if (index == arena::kNone) return ENOMEM;
     auto& cap = request.cap;
+    // Devices give more than was asked for, and programs count on a few bytes without asking.
+    cap.max_inline_data = std::max(cap.max_inline_data, kInlineLeast);
     cap.max_send_wr = std::max(cap.max_send_wr, 1U);
     cap.max_send_sge = std::max(cap.max_send_sge, 1U);
     cap.max_recv_sge = std::max(cap.max_recv_sge, 1U);
@@ -373,7 +375,7 @@ int Hca::destroy_qp(QueuePair* qp) {
         const std::lock_guard guard(a.lock);
         state.entry().closing.store(1, std::memory_order_release);
         a.remove_actor(state);
-        if (a.owes == &state) a.pay();
+        a.pay_last_ack(state);
         a.forget_debts(state);
         clear_fabric_side(a, state);
         if (a.hot == &state) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executing requests: by the owner of the target QP, or by the requester as the target's agent.
+#include <sched.h>
+
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -508,6 +510,16 @@ void Attachment::pay() {
     OwnerEnv env(*this, qp);
     transport::Responder<OwnerEnv>(entry.responder, qp.rules, env).flush_ack();
     entry.lock.store(0, std::memory_order_release);
+}
+
+void Attachment::pay_last_ack(const QueuePair::State& qp) {
+    // The peer may hold the QP's lock, for microseconds unless it is stopped.
+    constexpr int kTries = 200;
+    for (int i = 0; owes == &qp && i < kTries; ++i) {
+        if (i != 0) sched_yield();
+        pay();
+    }
+    if (owes == &qp) owes = nullptr;
 }
 
 void Attachment::act_as_peer(QueuePair::State& qp) {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "switching/arbiter.h"
+#include "topology/address.h"
 
 namespace weir::lab {
 namespace {
@@ -74,6 +75,10 @@ void fill_node(arena::Arena arena, const topology::Fabric& fabric, const routing
         port.peer = arena::kNone;
         port.lid = from.is_switch() ? to.lid : lids[p];
         port.guid = from.is_switch() ? from.guid : from.end_ports[p].guid;
+        if (!from.is_switch()) {
+            std::copy_n(from.end_ports[p].ipv4.begin(), sizeof port.ipv4, port.ipv4);
+            std::copy_n(from.end_ports[p].ipv6.begin(), sizeof port.ipv6, port.ipv6);
+        }
     }
     // A LID leads to an end port; a switch's is its port 0, which stands for all of its ports here.
     for (std::uint32_t p = 0; p < lids.size(); ++p) {
@@ -212,14 +217,17 @@ Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& t
     header.qps_at = layout.place(arena::kQpCount, sizeof(arena::QpEntry));
     header.mrs_at = layout.place(arena::kMrCount, sizeof(arena::MrEntry));
     header.packets_at = layout.place(arena::kPacketCount, sizeof(arena::PacketEntry));
+    header.services_at = layout.place(arena::kServiceCount, sizeof(arena::ServiceEntry));
     header.bulk_at = layout.place(std::uint64_t{arena::kProcessCount} * arena::kBulkPerProcess,
                                   arena::kSegmentBytes);
     header.total_bytes = layout.end();
     return {};
 }
 
-Result<FabricMemory> build_arena(const topology::Fabric& fabric, const routing::Tables& tables,
+Result<FabricMemory> build_arena(const topology::Fabric& given, const routing::Tables& tables,
                                  const std::string& name) {
+    topology::Fabric fabric = given;
+    WEIR_TRY_VOID(topology::fill_addresses(fabric));
     arena::ArenaHeader plan{};
     WEIR_TRY_VOID(plan_arena(fabric, tables, name, plan));
     FabricMemory memory;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "arena/service_table.h"
 #include "base/check.h"
 #include "runtime/real/event_loop.h"
 #include "runtime/real/shared_memory.h"
@@ -142,6 +143,8 @@ void ProcessTable::part(std::uint32_t index) {
             mr.owner.store(0, std::memory_order_release);
         }
     });
+    visit_entries(header.services_at, 0, arena::kServiceCount, sizeof(arena::ServiceEntry),
+                  [&](std::uint32_t i) { arena::release_service(arena_, i, identity); });
     slot.qps.clear();
     visit_entries(header.qps_at, 0, arena::kQpCount, sizeof(arena::QpEntry), [&](std::uint32_t i) {
         auto& qp = arena_.qp(i);

@@ -133,6 +133,11 @@ class Mover {
     bool retry_stuck();
     /// Gives up on the QPs that the heads of those lanes wait for, and drives again.
     void choke_stuck();
+    /// Remembers what is at the head of the stuck lanes, for choke_noted().
+    void remember_stuck();
+    /// As choke_stuck(), where the head is still what remember_stuck() saw: a lane that moves,
+    /// however long it has been full, is nobody's fault.
+    void choke_noted();
 
     /// The time that holds for all that follows, in nanoseconds of one clock for the whole fabric.
     /// REQUIRES, where links have rates: called before a move.
@@ -320,6 +325,14 @@ class Mover {
     static constexpr std::uint32_t kStuckMax = 16;
     std::array<LaneId, kStuckMax> stuck_{};
     std::uint32_t stuck_count_ = 0;  ///< Above kStuckMax: there were more, sweep.
+    /// See remember_stuck(): a lane, and the index of its head.
+    struct Noted {
+        LaneId lane;
+        std::uint64_t head;
+    };
+    std::array<Noted, kStuckMax> noted_{};
+    std::uint32_t noted_count_ = 0;
+    void choke(LaneId lane);
 };
 
 }  // namespace weir::switching

@@ -344,17 +344,39 @@ bool Mover<Probe>::retry_stuck() {
 }
 
 template <class Probe>
+void Mover<Probe>::choke(LaneId id) {
+    const auto& port = arena_.port(port_of(id));
+    if (arena_.node(port.node).kind != arena::NodeKind::kHca || is_egress(id)) return;
+    auto& lane = buffer(id);
+    const auto head = credit::Head::decode(lane.head.load(std::memory_order_acquire));
+    const auto slot = credit::Slot::decode(lane.slot(head.index).load(std::memory_order_acquire));
+    if (!filled(slot, head.index)) return;
+    const auto qp = route_of(slot.packet).dest_qp;
+    if (qp < arena::kQpCount) arena_.qp(qp).choked.store(1, std::memory_order_relaxed);
+}
+
+template <class Probe>
 void Mover<Probe>::choke_stuck() {
-    for (std::uint32_t i = 0; i < std::min(stuck_count_, kStuckMax); ++i) {
-        const auto& port = arena_.port(port_of(stuck_[i]));
-        if (arena_.node(port.node).kind != arena::NodeKind::kHca || is_egress(stuck_[i])) continue;
-        auto& lane = buffer(stuck_[i]);
-        const auto head = credit::Head::decode(lane.head.load(std::memory_order_acquire));
-        const auto slot =
-            credit::Slot::decode(lane.slot(head.index).load(std::memory_order_acquire));
-        if (!filled(slot, head.index)) continue;
-        const auto qp = route_of(slot.packet).dest_qp;
-        if (qp < arena::kQpCount) arena_.qp(qp).choked.store(1, std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < std::min(stuck_count_, kStuckMax); ++i)
+        choke(stuck_[i]);
+    retry_stuck();
+}
+
+template <class Probe>
+void Mover<Probe>::remember_stuck() {
+    noted_count_ = std::min(stuck_count_, kStuckMax);
+    for (std::uint32_t i = 0; i < noted_count_; ++i) {
+        const auto head = buffer(stuck_[i]).head.load(std::memory_order_acquire);
+        noted_[i] = {stuck_[i], credit::Head::decode(head).index};
+    }
+}
+
+template <class Probe>
+void Mover<Probe>::choke_noted() {
+    for (std::uint32_t i = 0; i < noted_count_; ++i) {
+        const auto head = buffer(noted_[i].lane).head.load(std::memory_order_acquire);
+        if (is_stuck(noted_[i].lane) && credit::Head::decode(head).index == noted_[i].head)
+            choke(noted_[i].lane);
     }
     retry_stuck();
 }

@@ -13,8 +13,8 @@
 namespace weir::topology {
 
 inline constexpr std::array<std::string_view, 2> kTopologyKeys{"nodes", "links"};
-inline constexpr std::array<std::string_view, 6> kNodeKeys{"kind", "ports",       "hcas",
-                                                           "guid", "description", "labels"};
+inline constexpr std::array<std::string_view, 7> kNodeKeys{
+    "kind", "ports", "hcas", "guid", "description", "labels", "addresses"};
 inline constexpr std::array<std::string_view, 4> kLabelKeys{"weir-tier", "weir-pod", "weir-rail",
                                                             "weir-su"};
 inline constexpr std::array<std::string_view, 4> kLinkKeys{"endpoints", "speed", "width", "delay"};

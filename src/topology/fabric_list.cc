@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "topology/address.h"
 #include "topology/fabric_decode.h"
 #include "topology/nearest_word.h"
 #include "topology/quantity.h"
@@ -36,6 +37,10 @@ class ListDecoder {
             WEIR_TRY_VOID(decode_links(*links));
         }
         settle_port_counts();
+        for (const auto& given : addresses_) {
+            WEIR_TRY_VOID(decode_addresses(given));
+        }
+        WEIR_TRY_VOID(check_default_addresses());
         fabric_.finish_links();
         if (const auto valid = fabric_.validate(); !valid)
             return yaml_error(file_, node, valid.error());
@@ -84,6 +89,10 @@ class ListDecoder {
             constexpr std::uint64_t kGuidMax = 0xffffffffffffff00ULL;
             WEIR_TRY(guid, yaml_number(file_, *given, "guid", 1, kGuidMax));
         }
+        if (const auto given = map.find("addresses")) {
+            if (is_switch) return yaml_error(file_, *given, "a switch has no \"addresses\"");
+            addresses_.push_back({static_cast<NodeIndex>(fabric_.nodes.size()), hcas, *given});
+        }
         for (std::uint32_t i = 0; i < hcas; ++i) {
             const std::string full = hcas == 1 ? name : fmt::format("{}/{}", name, i);
             const auto index = static_cast<NodeIndex>(fabric_.nodes.size());
@@ -100,6 +109,73 @@ class ListDecoder {
             node.rail = labels.rail ? labels.rail : (hcas > 1 ? std::optional(i) : std::nullopt);
             node.su = labels.su;
             fabric_.nodes.push_back(std::move(node));
+        }
+        return {};
+    }
+
+    /// The addresses that a file gives to a host, to be read once its ports are known.
+    struct GivenAddresses {
+        NodeIndex first;
+        std::uint32_t hcas;
+        YAML::Node list;
+    };
+
+    /// The n-th IPv4 address of the list is the n-th port's of the host, and so with IPv6.
+    Result<void> decode_addresses(const GivenAddresses& given) {
+        if (!given.list.IsSequence())
+            return yaml_error(file_, given.list, "addresses is not a list of IP addresses");
+        std::vector<EndPort*> ports;
+        for (NodeIndex i = given.first; i < given.first + given.hcas; ++i)
+            for (EndPort& port : fabric_.nodes[i].end_ports)
+                ports.push_back(&port);
+        std::size_t ipv4_count = 0;
+        std::size_t ipv6_count = 0;
+        for (const auto& item : given.list) {
+            WEIR_TRY(const std::string text, yaml_text(file_, item, "an address"));
+            const auto address = parse_address(text);
+            if (!address) return yaml_error(file_, item, address.error());
+            const bool is_ipv4 = address->index() == 0;
+            auto& count = is_ipv4 ? ipv4_count : ipv6_count;
+            if (count == ports.size())
+                return yaml_error(file_, item, "more addresses than the host has ports");
+            EndPort& port = *ports[count++];
+            if (is_ipv4)
+                port.ipv4 = std::get<Ipv4>(*address);
+            else
+                port.ipv6 = std::get<Ipv6>(*address);
+            WEIR_TRY_VOID(claim_address(item, *address));
+        }
+        return {};
+    }
+
+    Result<void> claim_address(const YAML::Node& item, const std::variant<Ipv4, Ipv6>& address) {
+        const auto text = std::visit([](const auto& a) { return to_text(a); }, address);
+        const auto [user, fresh] = address_users_.emplace(text, item);
+        if (fresh) return {};
+        return yaml_error(
+            file_, item,
+            fmt::format("address {} given already, at {}", text, yaml_place(file_, user->second)));
+    }
+
+    /// No address that the file gives is one that another port has by default.
+    Result<void> check_default_addresses() const {
+        if (address_users_.empty()) return {};
+        std::uint32_t ordinal = 0;
+        for (const Node& node : fabric_.nodes) {
+            if (node.is_switch()) continue;
+            for (const EndPort& port : node.end_ports) {
+                const auto ipv4 = port.ipv4 == Ipv4{} ? to_text(default_ipv4(ordinal)) : "";
+                const auto ipv6 = port.ipv6 == Ipv6{} ? to_text(default_ipv6(ordinal)) : "";
+                ++ordinal;
+                for (const auto& text : {ipv4, ipv6}) {
+                    const auto user = address_users_.find(text);
+                    if (user == address_users_.end()) continue;
+                    return yaml_error(
+                        file_, user->second,
+                        fmt::format("address {} is that of \"{}\", which is given none", text,
+                                    node.name));
+                }
+            }
         }
         return {};
     }
@@ -216,6 +292,8 @@ class ListDecoder {
     Fabric fabric_;
     std::unordered_map<std::string, NodeIndex> by_name_;
     std::map<PortId, std::string> used_;
+    std::vector<GivenAddresses> addresses_;
+    std::map<std::string, YAML::Node> address_users_;
 };
 
 }  // namespace

@@ -39,11 +39,16 @@ inline constexpr PortNumber kPortLimit = 254;
 
 enum class NodeKind : std::uint8_t { kSwitch, kHca };
 
+using Ipv4 = std::array<std::uint8_t, 4>;   ///< In network order; zeros: none.
+using Ipv6 = std::array<std::uint8_t, 16>;  ///< The same.
+
 /// A port that packets can be addressed to.
 struct EndPort {
     std::uint64_t guid = 0;
     std::uint32_t lid = 0;  ///< As found by an import; 0 = none. Our own routing assigns its own.
     std::uint8_t lmc = 0;   ///< The port answers to 2^lmc LIDs, starting at `lid`.
+    Ipv4 ipv4{};            ///< HCAs: as the file says; see address.h for the rest.
+    Ipv6 ipv6{};
     bool operator==(const EndPort&) const = default;
 };
 

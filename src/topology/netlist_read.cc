@@ -121,7 +121,7 @@ class NetlistReader {
         if (node.is_switch()) {
             const std::uint64_t guid = pending_guids_.port != 0 ? pending_guids_.port : node.guid;
             const auto lmc = static_cast<std::uint8_t>(said.comment.lmc & 7U);
-            node.end_ports.push_back({guid, said.comment.lid, lmc});
+            node.end_ports.push_back({.guid = guid, .lid = said.comment.lid, .lmc = lmc});
         } else {
             for (PortNumber port = 1; port <= node.port_count; ++port)
                 node.end_ports.push_back({.guid = node.guid + port});

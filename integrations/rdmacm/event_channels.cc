@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Event channels: making, waiting, acknowledging; and what sync identifiers do with them.
+#include <fcntl.h>
+#include <poll.h>
+
+#include <cerrno>
+
+#include "abi.h"
+#include "cm.h"
+
+namespace weir::rdmacm {
+namespace {
+
+/// Before a program is put to sleep for an event, MADs are looked for this long: waking costs more.
+constexpr connection::Time kSpinNs = 50'000;
+
+/// What is left to do for an event when the program takes it: the active side's QP is made ready,
+/// and the program hears that the connection stands. A QP that cannot be is a failed connection.
+void finish(Cm& cm, Event& event) {
+    if (event.abi.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+        auto* child = cm.find(event.abi.id);
+        auto* listener = cm.find(event.abi.listen_id);
+        if (child == nullptr || listener == nullptr || !listener->sync) return;
+        if (auto* own = cm.make_channel(); own != nullptr) {
+            child->sync = true;
+            cm.move_events(*child, *own);
+        }
+        return;
+    }
+    if (event.abi.event != RDMA_CM_EVENT_CONNECT_RESPONSE || event.abi.id->qp == nullptr) return;
+    auto* id = cm.find(event.abi.id);
+    if (id == nullptr) return;
+    int error = move_to_ready(*id);
+    if (error == 0) error = cm.manager().ready(id->connection, Cm::now());
+    if (error == 0) {
+        id->step = Step::kConnected;
+        event.abi.event = RDMA_CM_EVENT_ESTABLISHED;
+    } else {
+        cm.manager().reject(id->connection, static_cast<std::uint16_t>(wire::CmReason::kConsumer),
+                            {}, Cm::now());
+        id->step = Step::kDisconnected;
+        event.abi.event = RDMA_CM_EVENT_CONNECT_ERROR;
+        event.abi.status = -error;
+    }
+    cm.act();
+}
+
+int take_event(rdma_event_channel* abi, rdma_cm_event** out) {
+    auto& cm = Cm::instance();
+    const std::lock_guard guard(cm.lock);
+    auto* channel = cm.find_channel(abi);
+    if (channel == nullptr) return EINVAL;
+    auto* event = cm.take(*channel);
+    if (event == nullptr) {
+        cm.progress();
+        event = cm.take(*channel);
+    }
+    if (event == nullptr) return EAGAIN;
+    finish(cm, *event);
+    *out = &event->abi;
+    return 0;
+}
+
+}  // namespace
+
+int wait_for_event(rdma_event_channel* abi, rdma_cm_event** out) {
+    const auto until = Cm::now() + kSpinNs;
+    for (;;) {
+        const int error = ibverbs::fenced([&] { return take_event(abi, out); });
+        if (error != EAGAIN) return error;
+        const int flags = fcntl(abi->fd, F_GETFL);
+        if (flags < 0) return errno;
+        if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+        if (Cm::now() < until) continue;
+        pollfd readable{abi->fd, POLLIN, 0};
+        if (poll(&readable, 1, -1) < 0) return errno;
+    }
+}
+
+int complete(rdma_cm_id* id, bool sync) {
+    if (!sync) return 0;
+    auto& cm = Cm::instance();
+    if (id->event != nullptr) {
+        const std::lock_guard guard(cm.lock);
+        cm.acknowledge(id->event);
+        id->event = nullptr;
+    }
+    if (const int error = wait_for_event(id->channel, &id->event); error != 0) return error;
+    const int status = id->event->status;
+    if (status == 0) return 0;
+    if (id->event->event == RDMA_CM_EVENT_REJECTED) return ECONNREFUSED;
+    return status < 0 ? -status : EPROTO;
+}
+
+}  // namespace weir::rdmacm
+
+using namespace weir::rdmacm;  // The functions below are the C ABI, outside any namespace.
+using weir::ibverbs::fail_null;
+using weir::ibverbs::fenced;
+using weir::ibverbs::minus_one_if;
+
+extern "C" {
+
+rdma_event_channel* rdma_create_event_channel(void) {
+    rdma_event_channel* out = nullptr;
+    const int error = fenced([&] {
+        auto& cm = Cm::instance();
+        const std::lock_guard guard(cm.lock);
+        if (const int unopened = cm.open_devices(); unopened != 0) return unopened;
+        auto* channel = cm.make_channel();
+        if (channel == nullptr) return errno;
+        out = &channel->abi;
+        return 0;
+    });
+    return error == 0 ? out : fail_null<rdma_event_channel>(error);
+}
+
+void rdma_destroy_event_channel(rdma_event_channel* abi) {
+    fenced([&] {
+        auto& cm = Cm::instance();
+        const std::lock_guard guard(cm.lock);
+        if (auto* channel = cm.find_channel(abi); channel != nullptr) cm.drop_channel(*channel);
+        return 0;
+    });
+}
+
+int rdma_get_cm_event(rdma_event_channel* channel, rdma_cm_event** event) {
+    if (channel == nullptr || event == nullptr) return minus_one_if(EINVAL);
+    return minus_one_if(wait_for_event(channel, event));
+}
+
+int rdma_ack_cm_event(rdma_cm_event* event) {
+    return minus_one_if(fenced([&] {
+        auto& cm = Cm::instance();
+        const std::lock_guard guard(cm.lock);
+        return event != nullptr && cm.acknowledge(event) ? 0 : EINVAL;
+    }));
+}
+
+}  // extern "C"
