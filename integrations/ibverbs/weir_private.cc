@@ -178,6 +178,14 @@ int weir_alert_fd(ibv_context* abi) {
     return fd;
 }
 
+void weir_park(ibv_context* abi) {
+    fenced([&] {
+        auto* context = find<Context>(abi);
+        if (context != nullptr) context->hca->park();
+        return 0;
+    });
+}
+
 void weir_thread_started(void) {
     weir::hca::own_thread_started();
 }

@@ -67,6 +67,9 @@ uint32_t weir_process_of_qp(struct ibv_context* context, uint32_t qp_number);
 /// Readable after somebody has died; -1 if there is none. Not to be closed.
 int weir_alert_fd(struct ibv_context* context);
 
+/// To be called after polling, before a sleep that the next completion is to end.
+void weir_park(struct ibv_context* context);
+
 /// The calling library's own thread: see lock_awake() in src/hca/hca.h.
 void weir_thread_started(void);
 void weir_thread_ended(void);

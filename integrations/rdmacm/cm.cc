@@ -14,6 +14,8 @@
 #include <new>
 #include <thread>
 
+#include "abi.h"
+
 namespace weir::rdmacm {
 namespace {
 
@@ -30,7 +32,16 @@ std::uint64_t entropy() {
     return bits;
 }
 
-constexpr int kDevicesMax = 16;
+constexpr int kRetryMs = 100;
+
+/// Held by the thread while it may touch memory: see weir_private.h.
+struct Awake {
+    Awake() { weir_awake(1); }
+    ~Awake() { weir_awake(0); }
+    Awake(const Awake&) = delete;
+    Awake& operator=(const Awake&) = delete;
+};
+
 /// The thread is woken for a deadline only if it would otherwise be late by more than this.
 constexpr connection::Time kSlackNs = 50'000'000;
 /// A request to a port where nobody listens is held for this long, looking this often. Programs
@@ -183,36 +194,44 @@ int Cm::wait_time(connection::Time time) {
 
 void Cm::run_thread() {
     // Outside the lock it touches nothing but its own stack: see weir_thread_started().
-    pollfd fds[2 * kDevicesMax + 1];
-    nfds_t count = 0;
-    int wait_ms = 0;
+    Watch watch{};
     for (;;) {
-        if (poll(fds, count, wait_ms) < 0 && errno != EINTR) return;
+        if (poll(watch.fds, watch.count, watch.wait_ms) < 0 && errno != EINTR) return;
         const std::lock_guard guard(lock);
-        weir_awake(1);
-        sleeps_until_.store(0, std::memory_order_relaxed);
-        std::uint64_t counter = 0;
-        (void)!read(kick_fd_, &counter, sizeof counter);
-        count = 0;
-        fds[count++] = {kick_fd_, POLLIN, 0};
-        bool alerted = false;
-        for (const auto& device : devices_) {
-            device->rearm();
-            const int alert = weir_alert_fd(device->verbs());
-            if (alert >= 0 && read(alert, &counter, sizeof counter) == sizeof counter)
-                alerted = true;
-            fds[count++] = {device->control_fd(), POLLIN, 0};
-            fds[count++] = {alert, POLLIN, 0};
-        }
-        progress();
-        if (alerted) look_for_lost_peers();
-        const auto time = now();
-        wait_ms = wait_time(time);
-        sleeps_until_.store(wait_ms < 0 ? ~connection::Time{0}
-                                        : time + static_cast<connection::Time>(wait_ms) * 1'000'000,
-                            std::memory_order_relaxed);
-        weir_awake(0);
+        const Awake awake;
+        // What there was no memory for comes again: its sender repeats it.
+        if (ibverbs::fenced([&] { return take_turn(watch); }) != 0) watch.wait_ms = kRetryMs;
     }
+}
+
+int Cm::take_turn(Watch& watch) {
+    sleeps_until_.store(0, std::memory_order_relaxed);
+    std::uint64_t counter = 0;
+    (void)!read(kick_fd_, &counter, sizeof counter);
+    watch.count = 0;
+    watch.fds[watch.count++] = {kick_fd_, POLLIN, 0};
+    bool alerted = false;
+    for (const auto& device : devices_) {
+        device->rearm();
+        const int alert = weir_alert_fd(device->verbs());
+        if (alert >= 0 && read(alert, &counter, sizeof counter) == sizeof counter) alerted = true;
+        watch.fds[watch.count++] = {device->control_fd(), POLLIN, 0};
+        watch.fds[watch.count++] = {alert, POLLIN, 0};
+    }
+    progress();
+    if (alerted) look_for_lost_peers();
+    park();
+    const auto time = now();
+    watch.wait_ms = wait_time(time);
+    const auto sleep_ns = static_cast<connection::Time>(watch.wait_ms) * 1'000'000;
+    sleeps_until_.store(watch.wait_ms < 0 ? ~connection::Time{0} : time + sleep_ns,
+                        std::memory_order_relaxed);
+    return 0;
+}
+
+void Cm::park() {
+    for (const auto& device : devices_)
+        if (device->has_control()) weir_park(device->verbs());
 }
 
 bool Cm::progress() {

@@ -13,6 +13,7 @@
 // fork: a child begins with nothing of its parent's; what it inherits is unknown there (EINVAL).
 #pragma once
 
+#include <poll.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -175,6 +176,8 @@ class Cm {
     void act();
     /// Takes what has come, and does what is due. True if there was anything.
     bool progress();
+    /// Before a sleep: what comes from now on wakes the thread.
+    void park();
     void bind_connection(Identifier& id, connection::Id connection);
     void drop_connection(Identifier& id);
     std::vector<Identifier*>& listeners() { return listeners_; }
@@ -191,7 +194,15 @@ class Cm {
     static void before_fork();
     static void after_fork_in_parent();
     static void after_fork_in_child();
+    static constexpr int kDevicesMax = 16;
+    /// What the thread sleeps on.
+    struct Watch {
+        pollfd fds[2 * kDevicesMax + 1];
+        nfds_t count;
+        int wait_ms;
+    };
     void run_thread();
+    int take_turn(Watch& watch);
     int wait_time(connection::Time now);
     void watch_fork();
     void send_to(Identifier& id, const connection::Peer& peer);

@@ -72,6 +72,12 @@ int wait_for_event(rdma_event_channel* abi, rdma_cm_event** out) {
         if (flags < 0) return errno;
         if ((flags & O_NONBLOCK) != 0) return EAGAIN;
         if (Cm::now() < until) continue;
+        ibverbs::fenced([] {
+            auto& cm = Cm::instance();
+            const std::lock_guard guard(cm.lock);
+            cm.park();
+            return 0;
+        });
         pollfd readable{abi->fd, POLLIN, 0};
         if (poll(&readable, 1, -1) < 0) return errno;
     }

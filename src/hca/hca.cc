@@ -275,6 +275,11 @@ int Hca::alert_fd() {
     return a.alert_fd.load();
 }
 
+void Hca::park() {
+    auto& a = *state_->attachment;
+    if (a.usable()) a.park_for_wait();
+}
+
 std::uint32_t Hca::alloc_pd() {
     auto& a = *state_->attachment;
     const std::lock_guard guard(a.lock);

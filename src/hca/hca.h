@@ -215,6 +215,9 @@ class Hca {
     /// An eventfd that is written to when somebody at the fabric has died, -1 if there is none to
     /// be had. It lives as long as the attachment.
     int alert_fd();
+    /// The caller has polled and is about to sleep: what comes from now on wakes the engine's
+    /// thread.
+    void park();
 
     struct State;
     State& state() { return *state_; }

@@ -193,6 +193,10 @@ pair_by_cm() {
     on h0 "$WEIR_PROGRAM_DIR/cm_events"
 }
 
+@test "thousands of connections, one after the other, leave nothing behind" {
+    on h0 "$WEIR_PROGRAM_DIR/cm_churn" "${WEIR_CONNECTIONS:-5000}"
+}
+
 @test "the fabric is left as it was" {
     drained
 }
