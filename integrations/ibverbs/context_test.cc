@@ -65,10 +65,8 @@ TEST_F(ContextTest, OpeningPassesTheEnginesErrorOn) {
 TEST_F(ContextTest, LooksExtendedToTheInlineFunctions) {
     ASSERT_NE(verbs_get_ctx(context), nullptr);
     EXPECT_NE(verbs_get_ctx_op(context, query_port), nullptr);
-    EXPECT_EQ(verbs_get_ctx_op(context, create_cq_ex), nullptr);
-    EXPECT_EQ(verbs_get_ctx_op(context, create_qp_ex), nullptr);
-    EXPECT_EQ(ibv_alloc_mw(pd, IBV_MW_TYPE_1), nullptr);
-    EXPECT_EQ(errno, EOPNOTSUPP);
+    EXPECT_NE(verbs_get_ctx_op(context, create_qp_ex), nullptr);
+    EXPECT_EQ(verbs_get_ctx_op(context, create_wq), nullptr);
 }
 
 TEST_F(ContextTest, TheDeviceIsAskedInBothSizes) {

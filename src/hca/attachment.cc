@@ -432,6 +432,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
         qp.receive_open = false;
         qp.receive_cq->push(wc, true);
     }
+    if (qp.type == IBV_QPT_XRC_RECV) return;
     if (qp.srq != nullptr) {
         if (!qp.last_wqe_told) {
             qp.last_wqe_told = true;
@@ -476,14 +477,19 @@ void Attachment::ring_own_bell() {
     futex_wake(process().doorbell);
 }
 
-const arena::MrEntry* Attachment::find_mr(std::uint32_t owner, std::uint32_t pd, std::uint32_t rkey,
-                                          std::uint64_t address, std::uint64_t length,
-                                          int access) const {
-    const auto index = rkey >> 8U;
+// NOLINTNEXTLINE(readability-function-size): what a key is checked against (IBTA 10.6.3).
+const arena::MrEntry* Attachment::find_mr(std::uint32_t owner, std::uint32_t pd, std::uint32_t key,
+                                          std::uint64_t address, std::uint64_t length, int access,
+                                          const arena::QpEntry* at) const {
+    const auto index = key >> 8U;
     if (index >= arena::kMrCount) return nullptr;
     const auto& mr = arena.mr(index);
-    if (mr.key.load(std::memory_order_acquire) != rkey || rkey == 0) return nullptr;
+    if (mr.key.load(std::memory_order_acquire) != key || key == 0) return nullptr;
     if (mr.owner.load(std::memory_order_relaxed) != owner || mr.pd != pd) return nullptr;
+    if ((mr.access_flags & arena::kMrWindow) != 0 &&
+        (at == nullptr || (mr.bound_qp != 0 && &arena.qp(mr.bound_qp) != at))) {
+        return nullptr;
+    }
     if ((mr.access_flags & static_cast<std::uint32_t>(access)) !=
         static_cast<std::uint32_t>(access)) {
         return nullptr;
@@ -506,10 +512,11 @@ ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, s
         }
         const auto part = std::min(length - taken, sge.length - at);
         const auto* mr =
-            a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part, IBV_ACCESS_LOCAL_WRITE);
+            a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part, IBV_ACCESS_LOCAL_WRITE, nullptr);
         if (mr == nullptr) return IBV_WC_LOC_PROT_ERR;
         auto* to = reinterpret_cast<void*>(mr->address + (sge.addr + at - mr->iova));
-        if (!a.reach.fetch(packet, taken, to, part)) return IBV_WC_LOC_ACCESS_ERR;
+        const bool void_memory = (mr->access_flags & arena::kMrNull) != 0;
+        if (!void_memory && !a.reach.fetch(packet, taken, to, part)) return IBV_WC_LOC_ACCESS_ERR;
         taken += part;
         at = 0;
     }
@@ -529,6 +536,12 @@ ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Bu
         grh.hop_limit = 64;
         gid_of_lid(a.arena, header.slid, grh.sgid);
         gid_of_lid(a.arena, qp.own_lid, grh.dgid);
+        if (header.has(wire::kFlagMulticast)) {
+            static_assert(offsetof(wire::PacketHeader, compare) ==
+                          offsetof(wire::PacketHeader, swap_or_add) + 8);
+            std::memcpy(grh.dgid.raw, &header.swap_or_add, 8);
+            std::memcpy(grh.dgid.raw + 8, &header.compare, 8);
+        }
         arena::PacketEntry carrier{};
         std::memcpy(carrier.payload, &grh, sizeof grh);
         const auto status = scatter(a, qp.pd, buffers, 0, carrier, kGrhBytes);
