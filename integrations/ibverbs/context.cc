@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a device, and what can be asked of it and of its ports.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <ctime>
@@ -135,7 +138,9 @@ int open_device(Device* device, ibv_context*& out) {
     fill_operations(*context);
     ibv_context* base = context->abi();
     base->device = &device->base;
-    base->cmd_fd = -1;  // There is no kernel device behind this one.
+    // There is no kernel device behind this one, but programs duplicate its file or set its flags.
+    context->command = open("/dev/null", O_RDWR | O_CLOEXEC);
+    base->cmd_fd = context->command;
     base->async_fd = context->hca->async_fd();
     base->num_comp_vectors = 1;
     pthread_mutex_init(&base->mutex, nullptr);
@@ -156,7 +161,8 @@ int query_gid_entry(const Context& context, int port, int index, ibv_gid_entry& 
     return 0;
 }
 
-// Fills up to `most` entries of all ports. Returns their number, or a negative errno value.
+// Fills the entries of all ports. Returns their number, or a negative errno value: -EINVAL if they
+// are more than `most`.
 ssize_t query_gid_table(const Context& context, void* entries, std::size_t most,
                         std::size_t entry_size) {
     ibv_device_attr_ex device{};
@@ -165,9 +171,10 @@ ssize_t query_gid_table(const Context& context, void* entries, std::size_t most,
     for (int port = 1; port <= device.orig_attr.phys_port_cnt; ++port) {
         ibv_port_attr attr{};
         if (const int error = context.hca->query_port(port, attr); error != 0) return -error;
-        for (int index = 0; index < attr.gid_tbl_len && count < most; ++index) {
+        for (int index = 0; index < attr.gid_tbl_len; ++index) {
             ibv_gid_entry entry;
             if (query_gid_entry(context, port, index, entry) != 0) continue;
+            if (count == most) return -EINVAL;
             copy_sized(entry, static_cast<std::byte*>(entries) + count * entry_size, entry_size);
             ++count;
         }
@@ -204,6 +211,7 @@ int ibv_close_device(ibv_context* abi) {
         if (context == nullptr) return EINVAL;
         const std::size_t forgotten = HandleTable::instance().bury_all_of(abi);
         context->hca.reset();
+        if (context->command >= 0) close(context->command);
         if (forgotten != 0) {  // Programs may still post to what they did not destroy.
             refuse_operations(*abi);
             return 0;

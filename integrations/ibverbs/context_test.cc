@@ -107,7 +107,7 @@ TEST_F(ContextTest, GidsByAllFourWays) {
     EXPECT_EQ(ibv_query_gid_ex(context, 1, 0, &entry, 1), EINVAL);
     ibv_gid_entry entries[4];
     EXPECT_EQ(ibv_query_gid_table(context, entries, 4, 0), 1);
-    EXPECT_EQ(ibv_query_gid_table(context, entries, 0, 0), 0);
+    EXPECT_EQ(ibv_query_gid_table(context, entries, 0, 0), -EINVAL) << "no room";
     EXPECT_EQ(ibv_query_gid_table(nullptr, entries, 4, 0), -EINVAL);
     int type = -1;
     EXPECT_EQ(ibv_query_gid_type(context, 1, 0, &type), 0);

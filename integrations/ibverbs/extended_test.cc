@@ -356,7 +356,8 @@ TEST_F(ExtendedTest, DeviceMemoryIsBoundedAndKept) {
     char text[5] = {};
     EXPECT_EQ(ibv_memcpy_from_dm(text, dm, 96, 4), 0);
     EXPECT_STREQ(text, "weir");
-    EXPECT_EQ(ibv_memcpy_to_dm(dm, 97, "weir", 4), EINVAL);
+    EXPECT_EQ(ibv_memcpy_to_dm(dm, 100, "weir", 4), EINVAL);
+    EXPECT_EQ(ibv_memcpy_to_dm(dm, 1, "weir", 4), EINVAL) << "not at a word";
     EXPECT_EQ(ibv_memcpy_from_dm(text, dm, ~0ULL, 4), EINVAL);
     EXPECT_EQ(ibv_reg_dm_mr(pd, dm, 0, 100, IBV_ACCESS_LOCAL_WRITE), nullptr);
     const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ZERO_BASED;

@@ -69,6 +69,7 @@ struct Context {
     /// never names an object that is gone. Guards the `..._taken` counts. Never held while waiting.
     std::mutex events;
     std::atomic<std::uint64_t> device_memory_used{0};
+    int command = -1;  ///< What programs see as cmd_fd: a file that does nothing.
 
     ibv_context* abi() { return &verbs.context; }
 };

@@ -140,7 +140,6 @@ int change_region(ibv_mr* abi, const Change& change) {
         order.access = static_cast<int>(access & ~static_cast<unsigned>(IBV_ACCESS_OPTIONAL_RANGE));
     }
     if (const int error = mr->context->hca->rereg_mr(mr->lkey, order); error != 0) return error;
-    abi->lkey = abi->rkey = mr->lkey;
     if (has(IBV_REREG_MR_CHANGE_PD)) abi->pd = change.pd;
     if (moves) {
         abi->addr = change.address;
@@ -185,16 +184,22 @@ int advise_mr(ibv_pd* abi, ibv_advise_mr_advice advice, std::uint32_t flags, ibv
 
 namespace {
 
+// Devices move words of four bytes: a program that does without is told so here already.
+bool copyable(const DeviceMemory* dm, std::uint64_t offset, std::size_t length) {
+    if (dm == nullptr || offset > dm->length || length > dm->length - offset) return false;
+    return offset % 4 == 0 && length % 4 == 0;
+}
+
 int copy_to(ibv_dm* abi, std::uint64_t offset, const void* from, std::size_t length) {
     const auto* dm = find<DeviceMemory>(abi);
-    if (dm == nullptr || offset > dm->length || length > dm->length - offset) return EINVAL;
+    if (!copyable(dm, offset, length)) return EINVAL;
     if (length > 0) std::memcpy(dm->bytes + offset, from, length);
     return 0;
 }
 
 int copy_from(void* to, ibv_dm* abi, std::uint64_t offset, std::size_t length) {
     const auto* dm = find<DeviceMemory>(abi);
-    if (dm == nullptr || offset > dm->length || length > dm->length - offset) return EINVAL;
+    if (!copyable(dm, offset, length)) return EINVAL;
     if (length > 0) std::memcpy(to, dm->bytes + offset, length);
     return 0;
 }

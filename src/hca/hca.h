@@ -194,8 +194,9 @@ class Hca {
         std::uint64_t iova;
         int access;
     };
-    /// Changes a region and with it its key. On an error it is as it was.
-    int rereg_mr(std::uint32_t& lkey, const MrChange& change);
+    /// Changes a region, which keeps its key. On an error it is as it was. EBUSY while a window is
+    /// bound to it.
+    int rereg_mr(std::uint32_t lkey, const MrChange& change);
     /// A key for local buffers that need not exist: writes are dropped, reads give zeros.
     int alloc_null_mr(std::uint32_t pd, std::uint32_t& lkey);
     /// Makes pages of regions present. EINVAL, EFAULT as ibv_advise_mr has it.

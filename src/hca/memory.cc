@@ -69,7 +69,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
     return 0;
 }
 
-int Hca::rereg_mr(std::uint32_t& lkey, const MrChange& change) {
+int Hca::rereg_mr(std::uint32_t lkey, const MrChange& change) {
     auto& a = *state_->attachment;
     if (a.inherited()) return EIO;
     const std::lock_guard guard(a.lock);
@@ -77,7 +77,7 @@ int Hca::rereg_mr(std::uint32_t& lkey, const MrChange& change) {
     const auto it = state_->mrs.find(lkey);
     if (it == state_->mrs.end()) return EINVAL;
     if (a.has_window(lkey)) return EBUSY;
-    const auto& mr = a.arena.mr(lkey >> 8U);
+    auto& mr = a.arena.mr(lkey >> 8U);
     if ((mr.access_flags & arena::kMrNull) != 0) return EINVAL;
     const bool moves = (change.flags & IBV_REREG_MR_CHANGE_TRANSLATION) != 0;
     const bool alters = (change.flags & IBV_REREG_MR_CHANGE_ACCESS) != 0;
@@ -95,14 +95,19 @@ int Hca::rereg_mr(std::uint32_t& lkey, const MrChange& change) {
     Placement placement{mr.memory_access, mr.window_offset};
     if (moves || alters) error = place_region(a, begin, length, flags, placement);
     if (error != 0) return error;
-    const auto key = a.publish_mr(begin, length, iova, flags, pd->first, placement);
-    if (key == 0) return ENOMEM;
-    a.drop_mr(lkey);
+    // The key stays, as peers may have been told it; while it changes, nobody gets in by it.
+    a.void_key(mr);
+    mr.iova = iova;
+    mr.length = length;
+    mr.address = begin;
+    mr.window_offset = placement.window_offset;
+    mr.access_flags = flags;
+    mr.pd = pd->first;
+    mr.memory_access = placement.access;
     --state_->pds[it->second];
     ++pd->second;
-    state_->mrs.erase(it);
-    state_->mrs[key] = pd->first;
-    lkey = key;
+    it->second = pd->first;
+    mr.key.store(lkey, std::memory_order_release);
     return 0;
 }
 

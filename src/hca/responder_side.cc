@@ -184,16 +184,15 @@ class OwnerEnv : public EnvBase {
         : EnvBase(a, qp.entry(), a.identity, false),
           state_(qp) {}
 
-    /// XRC: the packet says for whose receive queue it is. False: for none of this QP's domain.
-    bool choose_queue(const PacketHeader& header) {
+    /// XRC: the packet says for whose receive queue it is, and so for whose PD. One that is not of
+    /// this QP's domain is none.
+    void choose_queue(const PacketHeader& header) {
         const auto found = a_.xrc_srqs.find(wire::srq_number(header));
-        const bool ours =
-            found != a_.xrc_srqs.end() && found->second->domain == state_.domain;
+        const bool ours = found != a_.xrc_srqs.end() && found->second->domain == state_.domain;
         state_.srq = ours ? found->second : nullptr;
-        if (!ours) return false;
-        pd_ = state_.srq->pd;
-        state_.receive_cq = state_.srq->cq;
-        return true;
+        state_.receive_cq = ours ? found->second->cq : nullptr;
+        state_.receive_open = state_.receive_open && ours;
+        pd_ = ours ? found->second->pd : 0;
     }
     Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
         const auto* mr = find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);

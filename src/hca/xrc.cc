@@ -101,6 +101,7 @@ void Attachment::forget_xrc_srq(SharedReceiveQueue::State& srq) {
     for (auto* qp : qps) {
         if (qp == nullptr || qp->type != IBV_QPT_XRC_RECV || qp->srq != &srq) continue;
         qp->srq = nullptr;
+        qp->receive_cq = nullptr;
         qp->receive_open = false;
     }
 }
