@@ -57,7 +57,6 @@ struct Registry {
     std::vector<std::shared_ptr<Attachment>>
         forking;  ///< Between fork's handlers: held and locked.
     std::atomic<int> threads{0};
-    bool fork_handlers = false;
 };
 Registry& registry() {
     static auto* instance = new Registry;
@@ -71,17 +70,17 @@ void before_fork() {
         auto attachment = weak.lock();
         if (attachment == nullptr) continue;
         attachment->lock.lock();
-        attachment->memory.copy_for_child();
         r.forking.push_back(std::move(attachment));
     }
+    RegisteredMemory::plan_copies();
+    RegisteredMemory::copy_for_child();
 }
 
 void after_fork_in_parent() {
     auto& r = registry();
-    for (auto& attachment : r.forking) {
-        attachment->memory.drop_copies();
+    RegisteredMemory::drop_copies();
+    for (auto& attachment : r.forking)
         attachment->lock.unlock();
-    }
     const auto released = std::exchange(r.forking, {});
     r.lock.unlock();
 }
@@ -90,9 +89,10 @@ void after_fork_in_parent() {
 /// memory that was shared with peers is the child's own again.
 void after_fork_in_child() {
     auto& r = registry();
+    RegisteredMemory::adopt_copies();
+    RegisteredMemory::forget_copies();
     for (auto& attachment : r.forking) {
         attachment->foreign.store(true);
-        attachment->memory.adopt_copies();
         // The child must be able to drop its reference without joining a thread that it does not
         // have.
         new (&attachment->thread) std::thread();
@@ -139,13 +139,17 @@ std::uint64_t coarse_now_ns() {
     return clock_ns(CLOCK_MONOTONIC_COARSE) + kTickNs;
 }
 
+void register_fork_handlers() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    });
+}
+
 int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment>& out) {
     auto& r = registry();
+    register_fork_handlers();
     const std::lock_guard guard(r.lock);
-    if (!r.fork_handlers) {
-        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-        r.fork_handlers = true;
-    }
     auto& place = r.joined[{device.fabric, device.node_index}];
     out = place.lock();
     if (out != nullptr && out->usable() && out->arena.header().closing.load() == 0) return 0;

@@ -48,6 +48,12 @@ struct DeviceDescription {
 /// ENXIO if no such host, EACCES if it belongs to another user. Never prints.
 int list_devices(std::vector<DeviceDescription>& devices);
 
+/// Handlers for fork() are registered at the first open, if not before by this. A front end that
+/// has its own calls this first, since the engine's must be the last before a fork and the first
+/// after it: registered memory may lie on the heap, which nobody may touch in between
+/// (registered_memory.h).
+void register_fork_handlers();
+
 /// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so
 /// that poll, epoll and O_NONBLOCK on the fd work as with a kernel device.
 class CompletionChannel {
