@@ -54,8 +54,7 @@ int query_device_ex(ibv_context* abi, const ibv_query_device_ex_input* input,
 int query_rt_values(ibv_context* abi, ibv_values_ex* values) {
     return fenced([&] {
         if (find<Context>(abi) == nullptr || values == nullptr) return EINVAL;
-        if ((values->comp_mask & ~std::uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0)
-            return EOPNOTSUPP;
+        if ((values->comp_mask & ~std::uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EOPNOTSUPP;
         if (values->comp_mask == 0) return 0;
         timespec now{};
         clock_gettime(CLOCK_MONOTONIC, &now);

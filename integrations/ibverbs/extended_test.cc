@@ -130,8 +130,8 @@ TEST_F(ExtendedTest, OneThreadReadsAtATime) {
 }
 
 TEST_F(ExtendedTest, RequestsAreSeenTogetherAndOnlyWhenComplete) {
-    ibv_qp* qp = make_extended(IBV_QPT_RC, kSends | IBV_QP_EX_WITH_RDMA_WRITE |
-                                               IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP);
+    ibv_qp* qp = make_extended(
+        IBV_QPT_RC, kSends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP);
     ASSERT_NE(qp, nullptr);
     ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);
     ASSERT_NE(ex, nullptr);

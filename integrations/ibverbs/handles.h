@@ -111,8 +111,8 @@ struct XrcDomain {
     static constexpr Kind kKind = Kind::kXrcDomain;
     ibv_xrcd base{};
     Context* context = nullptr;
-    std::uint32_t number = 0;         ///< The engine's.
-    std::atomic<int> user_count{0};   ///< QPs and SRQs that were made or opened with this handle.
+    std::uint32_t number = 0;        ///< The engine's.
+    std::atomic<int> user_count{0};  ///< QPs and SRQs that were made or opened with this handle.
 };
 
 struct MemoryRegion {

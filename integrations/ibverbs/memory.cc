@@ -19,10 +19,10 @@
 namespace weir::ibverbs {
 namespace {
 
-constexpr unsigned kMandatoryAccess =
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-    IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
-    IBV_ACCESS_HUGETLB;
+constexpr unsigned kMandatoryAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                      IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+                                      IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
 
 // Splits off what a device may ignore. Remote writers need what a local writer needs
 // (IBTA 11.2.8.2).
@@ -127,8 +127,12 @@ int change_region(ibv_mr* abi, const Change& change) {
     if (change.flags == 0 || (change.flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) != 0) return EINVAL;
     const bool moves = has(IBV_REREG_MR_CHANGE_TRANSLATION);
     if (moves && (change.address == nullptr || change.length == 0)) return EINVAL;
-    hca::Hca::MrChange order{change.flags, 0, change.address, change.length,
-                             reinterpret_cast<std::uintptr_t>(change.address), 0};
+    hca::Hca::MrChange order{change.flags,
+                             0,
+                             change.address,
+                             change.length,
+                             reinterpret_cast<std::uintptr_t>(change.address),
+                             0};
     if (has(IBV_REREG_MR_CHANGE_PD)) {
         const auto* pd = find<ProtectionDomain>(change.pd);
         if (pd == nullptr || pd->context != mr->context) return EINVAL;
@@ -305,10 +309,10 @@ ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t length, 
 }
 
 // On any error the old region is as it was, which is what _ERR_INPUT and _ERR_CMD both say.
-int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t length,
-                 int access) {
-    const int error =
-        fenced([&] { return change_region(mr, {flags, pd, address, length, access}); });
+int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, std::size_t length, int access) {
+    const int error = fenced([&] {
+        return change_region(mr, {flags, pd, address, length, access});
+    });
     if (error == 0) return 0;
     return rereg_failure(error == EINVAL ? IBV_REREG_MR_ERR_INPUT : IBV_REREG_MR_ERR_CMD, error);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What verbs.h calls through the program's structs. First the data path: one load from the struct to
-// the engine, no lock and no table of ours.
+// What verbs.h calls through the program's structs. First the data path: one load from the struct
+// to the engine, no lock and no table of ours.
 #pragma once
 
 #include <cstddef>

@@ -115,10 +115,9 @@ int create_plain(ibv_pd* abi, ibv_qp_init_attr* init, ibv_qp*& out) {
     return error;
 }
 
-constexpr std::uint32_t kKnownMask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
-                                     IBV_QP_INIT_ATTR_CREATE_FLAGS |
-                                     IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
-                                     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+constexpr std::uint32_t kKnownMask =
+    IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 
 // What of the extended attributes a device like this offers.
 int read_extended(const ibv_qp_init_attr_ex& init, QpOrder& order) {
@@ -228,8 +227,7 @@ int query_qp(ibv_qp* abi, ibv_qp_attr* attr, int mask, ibv_qp_init_attr* init) {
 }  // namespace
 
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* init) {
-    return fenced_object<ibv_qp>(
-        [&](ibv_qp*& out) { return create_extended(context, init, out); });
+    return fenced_object<ibv_qp>([&](ibv_qp*& out) { return create_extended(context, init, out); });
 }
 
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* attr) {

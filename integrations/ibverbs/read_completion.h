@@ -11,8 +11,8 @@ namespace weir::ibverbs {
 
 /// Fields that can be asked for (IBV_WC_EX_WITH_*), those that want the time, and the mark that the
 /// CQ is to be extended at all.
-inline constexpr std::uint64_t kStamped = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
-                                          IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+inline constexpr std::uint64_t kStamped =
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 inline constexpr std::uint64_t kReadable = IBV_WC_STANDARD_FLAGS | kStamped;
 inline constexpr std::uint64_t kExtended = 1ULL << 63U;
 

@@ -117,8 +117,7 @@ int get_srq_num(ibv_srq* abi, std::uint32_t* number) {
 }
 
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* init) {
-    return fenced_object<ibv_xrcd>(
-        [&](ibv_xrcd*& out) { return open_domain(context, init, out); });
+    return fenced_object<ibv_xrcd>([&](ibv_xrcd*& out) { return open_domain(context, init, out); });
 }
 
 int close_xrcd(ibv_xrcd* abi) {

@@ -271,8 +271,8 @@ inline constexpr std::uint32_t kMrWindow = 1U << 30U;
 /// There is no memory behind the key: what is written is dropped, what is read is zeros.
 inline constexpr std::uint32_t kMrNull = 1U << 31U;
 
-/// One queue pair's membership of a multicast group. Written by the process that attaches it, before
-/// `qp` is set; the daemon frees what a dead process leaves.
+/// One queue pair's membership of a multicast group. Written by the process that attaches it,
+/// before `qp` is set; the daemon frees what a dead process leaves.
 struct alignas(64) GroupEntry {
     std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
     std::atomic<std::uint32_t> qp;     ///< 0 while not valid.

@@ -141,9 +141,8 @@ std::uint64_t coarse_now_ns() {
 
 void register_fork_handlers() {
     static std::once_flag once;
-    std::call_once(once, [] {
-        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    });
+    std::call_once(once,
+                   [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
 }
 
 int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment>& out) {
@@ -515,8 +514,8 @@ ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, s
             continue;
         }
         const auto part = std::min(length - taken, sge.length - at);
-        const auto* mr =
-            a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part, IBV_ACCESS_LOCAL_WRITE, nullptr);
+        const auto* mr = a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part,
+                                   IBV_ACCESS_LOCAL_WRITE, nullptr);
         if (mr == nullptr) return IBV_WC_LOC_PROT_ERR;
         auto* to = reinterpret_cast<void*>(mr->address + (sge.addr + at - mr->iova));
         const bool void_memory = (mr->access_flags & arena::kMrNull) != 0;

@@ -148,8 +148,8 @@ struct SharedReceiveQueue::State {
     ReceiveRing ring;
     std::uint32_t limit = 0;
     std::uint32_t users = 0;
-    std::uint32_t number = 0;            ///< XRC: what peers call it; else 0.
-    std::uint32_t domain = 0;            ///< XRC: whose QPs may feed it.
+    std::uint32_t number = 0;              ///< XRC: what peers call it; else 0.
+    std::uint32_t domain = 0;              ///< XRC: whose QPs may feed it.
     CompletionQueue::State* cq = nullptr;  ///< XRC: where its receives complete.
     bool starved = false;  ///< Packets wait for receives, in the ring of some QP of it.
 };
@@ -171,7 +171,7 @@ struct QueuePair::State {
     CompletionQueue::State* send_cq = nullptr;
     CompletionQueue::State* receive_cq = nullptr;
     SharedReceiveQueue::State* srq = nullptr;
-    ibv_qp_attr attr{};  ///< What was set by modify.
+    ibv_qp_attr attr{};        ///< What was set by modify.
     std::uint32_t domain = 0;  ///< XRC receive side: its domain.
     std::uint32_t opens = 1;   ///< XRC receive side: handles that the program holds.
     bool refuses_own = false;  ///< Its own multicast messages do not come back to it.
@@ -210,9 +210,7 @@ struct QueuePair::State {
     [[nodiscard]] bool is_xrc() const {
         return type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
     }
-    [[nodiscard]] bool reliable() const {
-        return type == IBV_QPT_RC || is_xrc();
-    }
+    [[nodiscard]] bool reliable() const { return type == IBV_QPT_RC || is_xrc(); }
     [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }
 };
 

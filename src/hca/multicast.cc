@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multicast groups (IBTA 10.5): who belongs to which is a table in the arena that all hosts read, so
-// the sender's HCA copies a datagram for each member and no switch need know of groups.
+// Multicast groups (IBTA 10.5): who belongs to which is a table in the arena that all hosts read,
+// so the sender's HCA copies a datagram for each member and no switch need know of groups.
 #include <cerrno>
 #include <cstring>
 
@@ -38,8 +38,7 @@ arena::GroupEntry* find_membership(const QueuePair::State& qp, const ibv_gid& gi
 int check_group(const QueuePair::State& qp, const ibv_gid& gid, std::uint16_t lid) {
     if (qp.type != IBV_QPT_UD || !is_group(gid)) return EINVAL;
     constexpr std::uint16_t kPermissiveLid = 0xffff;
-    const bool infiniband =
-        qp.attachment->arena.header().link_layer == IBV_LINK_LAYER_INFINIBAND;
+    const bool infiniband = qp.attachment->arena.header().link_layer == IBV_LINK_LAYER_INFINIBAND;
     return infiniband && (lid < kFirstGroupLid || lid == kPermissiveLid) ? EINVAL : 0;
 }
 

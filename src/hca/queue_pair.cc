@@ -144,8 +144,7 @@ transport::Request request_of(const ibv_send_wr& wr, const Operation& operation,
     request.fence = (wr.send_flags & IBV_SEND_FENCE) != 0;
     request.has_immediate = operation.immediate;
     request.invalidate = operation.invalidate;
-    request.immediate =
-        operation.invalidate ? wr.invalidate_rkey : __builtin_bswap32(wr.imm_data);
+    request.immediate = operation.invalidate ? wr.invalidate_rkey : __builtin_bswap32(wr.imm_data);
     request.srq_number = wr.qp_type.xrc.remote_srqn;
     request.length = is_atomic(operation.kind) ? 0 : static_cast<std::uint32_t>(bytes);
     if (is_atomic(operation.kind)) {

@@ -117,8 +117,8 @@ std::vector<RegisteredMemory::Area> RegisteredMemory::read_areas(std::uintptr_t 
             area.anonymous =
                 number == 0 && (*rest == '\n' || std::strncmp(rest, "[heap]", 6) == 0 ||
                                 std::strncmp(rest, "[anon", 5) == 0);
-            const bool window = area.shared && std::strncmp(rest, kWindowName,
-                                                            std::strlen(kWindowName)) == 0;
+            const bool window =
+                area.shared && std::strncmp(rest, kWindowName, std::strlen(kWindowName)) == 0;
             area.inode = window ? number : 0;
             area.window = window && number == window_inode_;
             areas.push_back(area);

@@ -217,6 +217,7 @@ bool Attachment::send_copy(QueuePair::State& qp, const Emission& out) {
     if (place_payload(*this, qp, out, index, false)) {
         const auto& header = out.header;
         arena.packet(index).header = header;
+        arena.packet(index).acknowledged = 0;
         const arena::Route route{header.dlid, header.sl,          false,
                                  false,       wire_words(header), header.dest_qp};
         if (send_packet(index, generation, arena.lids()[qp.entry().own_lid], route)) return true;
@@ -257,7 +258,8 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     if (qp.type == IBV_QPT_UD && qp.datagrams[out.slot].has(wire::kFlagMulticast)) {
         if (send_to_group(qp, out)) return true;
         qp.requester.unsend();
-        qp.pumping = retry = true;
+        qp.pumping = true;
+        (mover.next_time() == 0 ? retry : retry_in_time) = true;
         return false;
     }
     std::uint32_t generation = 0;

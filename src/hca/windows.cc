@@ -2,8 +2,8 @@
 // Memory windows: keys that open part of a region to peers, bound and ended by posted work
 // (IBTA 10.6.7). A bound window has an entry of its own in the MR table, a copy of its region's, so
 // that whoever executes a request looks at one place. Type 1 admits every QP of its PD and gets a
-// new key at each bind; type 2 admits the QP that bound it, its key's low byte is the program's, and
-// it must be invalidated, by its owner or by a peer's send, before it is bound again.
+// new key at each bind; type 2 admits the QP that bound it, its key's low byte is the program's,
+// and it must be invalidated, by its owner or by a peer's send, before it is bound again.
 #include <cerrno>
 
 #include "hca/engine.h"
@@ -59,12 +59,10 @@ namespace {
 /// Whether the region lets a window be bound that grants this.
 bool region_admits(const arena::MrEntry& region, const LocalWork& work) {
     const auto rights = region.access_flags;
-    if ((rights & IBV_ACCESS_MW_BIND) == 0 ||
-        (rights & (arena::kMrWindow | arena::kMrNull)) != 0) {
+    if ((rights & IBV_ACCESS_MW_BIND) == 0 || (rights & (arena::kMrWindow | arena::kMrNull)) != 0) {
         return false;
     }
-    const bool changes =
-        (work.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
+    const bool changes = (work.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
     return !changes || (rights & IBV_ACCESS_LOCAL_WRITE) != 0;
 }
 
@@ -122,12 +120,11 @@ ibv_wc_status Attachment::invalidate(const QueuePair::State& qp, std::uint32_t k
 bool Attachment::work_locally(QueuePair::State& qp, std::uint32_t slot) {
     auto& send = qp.sends[slot];
     const auto& work = qp.local_work[slot];
-    const auto status = send.wc_opcode == IBV_WC_BIND_MW ? bind_window(qp, work)
-                                                         : invalidate(qp, work.key);
+    const auto status =
+        send.wc_opcode == IBV_WC_BIND_MW ? bind_window(qp, work) : invalidate(qp, work.key);
     send.local_error = status;
-    qp.requester.local_done(status == IBV_WC_SUCCESS
-                                ? transport::RequestStatus::kOk
-                                : transport::RequestStatus::kRemoteOperation);
+    qp.requester.local_done(status == IBV_WC_SUCCESS ? transport::RequestStatus::kOk
+                                                     : transport::RequestStatus::kRemoteOperation);
     return status == IBV_WC_SUCCESS;
 }
 

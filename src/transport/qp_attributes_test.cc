@@ -14,8 +14,8 @@
 namespace weir::transport {
 namespace {
 
-constexpr std::array<ibv_qp_type, 5> kTypes = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD,
-                                               IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV};
+constexpr std::array<ibv_qp_type, 5> kTypes = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
+                                               IBV_QPT_XRC_RECV};
 constexpr std::array<ibv_qp_state, 7> kStates = {
     IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR};
 constexpr int kAttributeBits = 21;  // IBV_QP_STATE to IBV_QP_DEST_QPN.
@@ -109,9 +109,9 @@ TEST(FindTransition, XrcSplitsWhatAReliableQpNeeds) {
     AttributeMasks whole;
     AttributeMasks send;
     AttributeMasks receive;
-    for (const auto& [from, to] : {std::pair{IBV_QPS_RESET, IBV_QPS_INIT},
-                                   std::pair{IBV_QPS_INIT, IBV_QPS_RTR},
-                                   std::pair{IBV_QPS_RTR, IBV_QPS_RTS}}) {
+    for (const auto& [from, to] :
+         {std::pair{IBV_QPS_RESET, IBV_QPS_INIT}, std::pair{IBV_QPS_INIT, IBV_QPS_RTR},
+          std::pair{IBV_QPS_RTR, IBV_QPS_RTS}}) {
         ASSERT_TRUE(find_transition(IBV_QPT_RC, from, to, whole));
         ASSERT_TRUE(find_transition(IBV_QPT_XRC_SEND, from, to, send));
         ASSERT_TRUE(find_transition(IBV_QPT_XRC_RECV, from, to, receive));

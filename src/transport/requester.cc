@@ -47,9 +47,10 @@ std::uint32_t Requester::post(const Request& request) {
     e.first_psn = next_psn_;
     const bool atomic =
         request.kind == RequestKind::kCompareSwap || request.kind == RequestKind::kFetchAdd;
-    e.psn_count = atomic                                ? 1
-                  : request.kind == RequestKind::kLocal ? 0
-                                                        : wire::packets_in(request.length, rules_.mtu);
+    e.psn_count = atomic ? 1
+                  : request.kind == RequestKind::kLocal
+                      ? 0
+                      : wire::packets_in(request.length, rules_.mtu);
     e.started = e.ended = false;
     e.status = RequestStatus::kOk;
     next_psn_ = psn_add(next_psn_, e.psn_count);

@@ -263,7 +263,8 @@ enum Flag : std::uint8_t {
     /// The packet names a shared receive queue (XRCETH, IBTA annex A14), see srq_number(). Opcodes
     /// are those of RC, which XRC's differ from in their service type alone.
     kFlagXrc = 1U << 6U,
-    kFlagMulticast = 1U << 7U,  ///< Sent to a group: swap_or_add and compare are its GID as it lies in memory.
+    kFlagMulticast =
+        1U << 7U,  ///< Sent to a group: swap_or_add and compare are its GID as it lies in memory.
 };
 
 /// One packet's header fields in host byte order: 64 bytes, one cache line, copied freely.

@@ -291,6 +291,53 @@ TEST_F(GroupTest, WhatIsNoGroupIsRefused) {
     EXPECT_EQ(a.qp->attach(group, 0xffff), EINVAL);
 }
 
+TEST_F(EngineTest, TwoWritesByABadKeyEndAtOnce) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    const auto bad = [](ibv_send_wr& wr) { wr.wr.rdma.rkey = 0xdead00; };
+    ASSERT_EQ(a.send(IBV_WR_RDMA_WRITE, {a.piece(0, 8)}, bad), 0);
+    ASSERT_EQ(a.send(IBV_WR_RDMA_WRITE, {a.piece(0, 8)}, bad), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_WR_FLUSH_ERR);
+}
+
+TEST_F(EngineTest, WhatMovesNothingNeedsNoKey) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    const auto bad = [](ibv_send_wr& wr) { wr.wr.rdma.rkey = 0xdead00; };
+    for (const auto opcode : {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ}) {
+        ASSERT_EQ(a.send(opcode, {}, bad), 0);
+        EXPECT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
+        ASSERT_EQ(a.send(opcode, {ibv_sge{0x10, 0, 0xdead00}}, bad), 0);
+        EXPECT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
+    }
+}
+
+TEST_F(EngineTest, KeysOfAnotherDomainAdmitNobody) {
+    for (const bool remote : {true, false}) {
+        ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+        End& owner = remote ? b : a;
+        const auto other = owner.hca->alloc_pd();
+        std::uint32_t lkey = 0;
+        std::uint32_t rkey = 0;
+        ASSERT_EQ(owner.hca->reg_mr(other, owner.memory.data(), 64,
+                                    reinterpret_cast<std::uintptr_t>(owner.memory.data()),
+                                    End::kAccess, lkey, rkey),
+                  0);
+        ibv_sge sge = a.piece(0, 8);
+        if (!remote) sge.lkey = lkey;
+        ASSERT_EQ(a.send(IBV_WR_RDMA_WRITE, {sge},
+                         [&](ibv_send_wr& wr) {
+                             to(b, 0)(wr);
+                             if (remote) wr.wr.rdma.rkey = rkey;
+                         }),
+                  0);
+        EXPECT_EQ(wait(a.send_cq).status, remote ? IBV_WC_REM_ACCESS_ERR : IBV_WC_LOC_PROT_ERR);
+        EXPECT_EQ(owner.hca->dereg_mr(lkey), 0);
+        EXPECT_EQ(owner.hca->dealloc_pd(other), 0);
+        for (End* end : {&a, &b})
+            EXPECT_EQ(end->hca->destroy_qp(std::exchange(end->qp, nullptr)), 0);
+    }
+}
+
 TEST_F(EngineTest, ReceiveQueuesGrowAndKeepWhatIsPosted) {
     ibv_srq_attr attr{2, 1, 0};
     SharedReceiveQueue* srq = nullptr;
