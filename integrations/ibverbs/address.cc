@@ -117,13 +117,19 @@ int ibv_destroy_ah(ibv_ah* abi) {
 }
 WEIR_ALSO_IN_1_0(ibv_destroy_ah);
 
-int ibv_attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) {
-    return EOPNOTSUPP;
+int ibv_attach_mcast(ibv_qp* abi, const ibv_gid* gid, std::uint16_t lid) {
+    return fenced([&] {
+        const auto* qp = find<QueuePair>(abi);
+        return qp == nullptr || gid == nullptr ? EINVAL : qp->engine->attach(*gid, lid);
+    });
 }
 WEIR_ALSO_IN_1_0(ibv_attach_mcast);
 
-int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) {
-    return EOPNOTSUPP;
+int ibv_detach_mcast(ibv_qp* abi, const ibv_gid* gid, std::uint16_t lid) {
+    return fenced([&] {
+        const auto* qp = find<QueuePair>(abi);
+        return qp == nullptr || gid == nullptr ? EINVAL : qp->engine->detach(*gid, lid);
+    });
 }
 WEIR_ALSO_IN_1_0(ibv_detach_mcast);
 

@@ -7,6 +7,7 @@
 #include "events.h"
 #include "handles.h"
 #include "operations.h"
+#include "read_completion.h"
 
 namespace weir::ibverbs {
 
@@ -35,6 +36,8 @@ struct CqRequest {
     void* cq_context;
     ibv_comp_channel* channel;
     int vector;
+    hca::Hca::CqOptions options{};
+    bool single_threaded = false;
 };
 
 // A channel's CQs count themselves, so that it outlives them.
@@ -44,7 +47,7 @@ void count_queue(Channel* channel, int change) {
     channel->base.refcnt = channel->queue_count;
 }
 
-int create_cq(ibv_context* abi, const CqRequest& request, ibv_cq*& out) {
+int create_cq(ibv_context* abi, const CqRequest& request, std::uint64_t read_flags, ibv_cq*& out) {
     auto* context = find<Context>(abi);
     if (context == nullptr || request.entries <= 0) return EINVAL;
     if (request.vector < 0 || request.vector >= abi->num_comp_vectors) return EINVAL;
@@ -55,12 +58,17 @@ int create_cq(ibv_context* abi, const CqRequest& request, ibv_cq*& out) {
     }
     auto cq = std::make_unique<CompletionQueue>();
     auto* events = channel == nullptr ? nullptr : channel->engine.get();
-    if (const int error = context->hca->create_cq(request.entries, events, cq->engine); error != 0)
+    if (const int error =
+            context->hca->create_cq(request.entries, events, request.options, cq->engine);
+        error != 0) {
         return error;
+    }
+    fill_read_operations(cq->base, read_flags);
     cq->context = context;
     cq->channel = channel;
     cq->engine->user = cq.get();
     cq->base.channel = request.channel;
+    cq->single_threaded = request.single_threaded;
     cq->base.cq_context = request.cq_context;
     cq->base.cqe = cq->engine->entries();
     init_acknowledgements(cq->base);
@@ -93,7 +101,45 @@ int release_channel(Channel& channel) {
     return channel.queue_count != 0 ? EBUSY : 0;
 }
 
+int check_extended(const ibv_cq_init_attr_ex& init) {
+    constexpr std::uint32_t kKnown = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    if ((init.comp_mask & ~kKnown) != 0 || (init.wc_flags & ~kReadable) != 0) return EOPNOTSUPP;
+    constexpr std::uint32_t kFlags =
+        IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    const bool flagged = (init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
+    if (flagged && (init.flags & ~kFlags) != 0) return EOPNOTSUPP;
+    if (init.cqe == 0 || init.cqe > INT32_MAX || init.comp_vector > INT32_MAX) return EINVAL;
+    if ((init.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) == 0) return 0;
+    const auto* parent = find<ProtectionDomain>(init.parent_domain);
+    return parent == nullptr || parent->made_of == nullptr ? EINVAL : 0;
+}
+
 }  // namespace
+
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* init) {
+    ibv_cq* cq = fenced_object<ibv_cq>([&](ibv_cq*& out) {
+        if (init == nullptr) return EINVAL;
+        if (const int error = check_extended(*init); error != 0) return error;
+        const bool flagged = (init->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) != 0;
+        const auto flags = flagged ? init->flags : 0;
+        CqRequest request{static_cast<int>(init->cqe), init->cq_context, init->channel,
+                          static_cast<int>(init->comp_vector)};
+        request.options.ignore_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0;
+        request.options.stamped = (init->wc_flags & kStamped) != 0;
+        request.single_threaded = (flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0;
+        return create_cq(context, request, init->wc_flags | kExtended, out);
+    });
+    return reinterpret_cast<ibv_cq_ex*>(cq);
+}
+
+// Events are raised at once: the device's capabilities say that there is no moderation.
+int modify_cq(ibv_cq* abi, ibv_modify_cq_attr* attr) {
+    return fenced([&] {
+        if (find<CompletionQueue>(abi) == nullptr || attr == nullptr) return EINVAL;
+        return (attr->attr_mask & ~std::uint32_t{IBV_CQ_ATTR_MODERATE}) != 0 ? EINVAL : EOPNOTSUPP;
+    });
+}
+
 }  // namespace weir::ibverbs
 
 using namespace weir::ibverbs;  // The functions below are the C ABI, outside any namespace.
@@ -112,7 +158,7 @@ int ibv_destroy_comp_channel(ibv_comp_channel* abi) {
 ibv_cq* ibv_create_cq(ibv_context* context, int cqe, void* cq_context, ibv_comp_channel* channel,
                       int comp_vector) {
     return fenced_object<ibv_cq>([&](ibv_cq*& out) {
-        return create_cq(context, {cqe, cq_context, channel, comp_vector}, out);
+        return create_cq(context, {cqe, cq_context, channel, comp_vector}, 0, out);
     });
 }
 WEIR_ALSO_IN_1_0(ibv_create_cq);
@@ -145,7 +191,7 @@ int ibv_get_cq_event(ibv_comp_channel* abi, ibv_cq** cq, void** cq_context) {
         if (const int error = channel->engine->take(engine); error != 0) return error;
         auto* taken = static_cast<CompletionQueue*>(engine->user);
         ++taken->completion_events_taken;
-        *cq = &taken->base;
+        *cq = taken->abi();
         *cq_context = taken->base.cq_context;
         return 0;
     }));

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a device, and what can be asked of it and of its ports.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <memory>
 
 #include "abi.h"
@@ -46,15 +50,19 @@ int query_device_ex(ibv_context* abi, const ibv_query_device_ex_input* input,
     });
 }
 
-// verbs.h calls these two without asking whether they are there.
-int bind_mw(ibv_qp*, ibv_mw*, ibv_mw_bind*) {
-    return EOPNOTSUPP;
-}
-int dealloc_mw(ibv_mw*) {
-    return EOPNOTSUPP;
-}
-int close_xrcd(ibv_xrcd*) {
-    return EOPNOTSUPP;
+// The clock that completions are stamped with.
+int query_rt_values(ibv_context* abi, ibv_values_ex* values) {
+    return fenced([&] {
+        if (find<Context>(abi) == nullptr || values == nullptr) return EINVAL;
+        if ((values->comp_mask & ~std::uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) != 0) return EOPNOTSUPP;
+        if (values->comp_mask == 0) return 0;
+        timespec now{};
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        // Raw means in the clock's own units, all in the second field, as other devices have it.
+        values->raw_clock.tv_nsec = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+        values->raw_clock.tv_sec = 0;
+        return 0;
+    });
 }
 
 // What a closed context's forgotten objects lead to.
@@ -83,7 +91,23 @@ void fill_operations(Context& context) {
     verbs.sz = sizeof verbs;
     verbs.query_port = query_port;
     verbs.query_device_ex = query_device_ex;
+    verbs.query_rt_values = query_rt_values;
+    verbs.create_cq_ex = create_cq_ex;
+    verbs.modify_cq = modify_cq;
+    verbs.create_qp_ex = create_qp_ex;
+    verbs.open_qp = open_qp;
+    verbs.create_srq_ex = create_srq_ex;
+    verbs.get_srq_num = get_srq_num;
+    verbs.open_xrcd = open_xrcd;
     verbs.close_xrcd = close_xrcd;
+    verbs.alloc_null_mr = alloc_null_mr;
+    verbs.advise_mr = advise_mr;
+    verbs.alloc_dm = alloc_dm;
+    verbs.free_dm = free_dm;
+    verbs.reg_dm_mr = reg_dm_mr;
+    verbs.alloc_td = alloc_td;
+    verbs.dealloc_td = dealloc_td;
+    verbs.alloc_parent_domain = alloc_parent_domain;
     ibv_context& base = verbs.context;
     base.abi_compat = __VERBS_ABI_IS_EXTENDED;
     base.ops.poll_cq = poll_cq;
@@ -91,6 +115,7 @@ void fill_operations(Context& context) {
     base.ops.post_send = post_send;
     base.ops.post_recv = post_recv;
     base.ops.post_srq_recv = post_srq_recv;
+    base.ops.alloc_mw = alloc_mw;
     base.ops.bind_mw = bind_mw;
     base.ops.dealloc_mw = dealloc_mw;
 }
@@ -112,7 +137,9 @@ int open_device(Device* device, ibv_context*& out) {
     fill_operations(*context);
     ibv_context* base = context->abi();
     base->device = &device->base;
-    base->cmd_fd = -1;  // There is no kernel device behind this one.
+    // There is no kernel device behind this one, but programs duplicate its file or set its flags.
+    context->command = open("/dev/null", O_RDWR | O_CLOEXEC);
+    base->cmd_fd = context->command;
     base->async_fd = context->hca->async_fd();
     base->num_comp_vectors = 1;
     pthread_mutex_init(&base->mutex, nullptr);
@@ -133,7 +160,8 @@ int query_gid_entry(const Context& context, int port, int index, ibv_gid_entry& 
     return 0;
 }
 
-// Fills up to `most` entries of all ports. Returns their number, or a negative errno value.
+// Fills the entries of all ports. Returns their number, or a negative errno value: -EINVAL if they
+// are more than `most`.
 ssize_t query_gid_table(const Context& context, void* entries, std::size_t most,
                         std::size_t entry_size) {
     ibv_device_attr_ex device{};
@@ -142,9 +170,10 @@ ssize_t query_gid_table(const Context& context, void* entries, std::size_t most,
     for (int port = 1; port <= device.orig_attr.phys_port_cnt; ++port) {
         ibv_port_attr attr{};
         if (const int error = context.hca->query_port(port, attr); error != 0) return -error;
-        for (int index = 0; index < attr.gid_tbl_len && count < most; ++index) {
+        for (int index = 0; index < attr.gid_tbl_len; ++index) {
             ibv_gid_entry entry;
             if (query_gid_entry(context, port, index, entry) != 0) continue;
+            if (count == most) return -EINVAL;
             copy_sized(entry, static_cast<std::byte*>(entries) + count * entry_size, entry_size);
             ++count;
         }
@@ -181,6 +210,7 @@ int ibv_close_device(ibv_context* abi) {
         if (context == nullptr) return EINVAL;
         const std::size_t forgotten = HandleTable::instance().bury_all_of(abi);
         context->hca.reset();
+        if (context->command >= 0) close(context->command);
         if (forgotten != 0) {  // Programs may still post to what they did not destroy.
             refuse_operations(*abi);
             return 0;

@@ -65,10 +65,8 @@ TEST_F(ContextTest, OpeningPassesTheEnginesErrorOn) {
 TEST_F(ContextTest, LooksExtendedToTheInlineFunctions) {
     ASSERT_NE(verbs_get_ctx(context), nullptr);
     EXPECT_NE(verbs_get_ctx_op(context, query_port), nullptr);
-    EXPECT_EQ(verbs_get_ctx_op(context, create_cq_ex), nullptr);
-    EXPECT_EQ(verbs_get_ctx_op(context, create_qp_ex), nullptr);
-    EXPECT_EQ(ibv_alloc_mw(pd, IBV_MW_TYPE_1), nullptr);
-    EXPECT_EQ(errno, EOPNOTSUPP);
+    EXPECT_NE(verbs_get_ctx_op(context, create_qp_ex), nullptr);
+    EXPECT_EQ(verbs_get_ctx_op(context, create_wq), nullptr);
 }
 
 TEST_F(ContextTest, TheDeviceIsAskedInBothSizes) {
@@ -109,7 +107,7 @@ TEST_F(ContextTest, GidsByAllFourWays) {
     EXPECT_EQ(ibv_query_gid_ex(context, 1, 0, &entry, 1), EINVAL);
     ibv_gid_entry entries[4];
     EXPECT_EQ(ibv_query_gid_table(context, entries, 4, 0), 1);
-    EXPECT_EQ(ibv_query_gid_table(context, entries, 0, 0), 0);
+    EXPECT_EQ(ibv_query_gid_table(context, entries, 0, 0), -EINVAL) << "no room";
     EXPECT_EQ(ibv_query_gid_table(nullptr, entries, 4, 0), -EINVAL);
     int type = -1;
     EXPECT_EQ(ibv_query_gid_type(context, 1, 0, &type), 0);

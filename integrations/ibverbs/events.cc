@@ -15,7 +15,7 @@ void translate(const hca::AsyncEvent& from, ibv_async_event& to) {
     if (from.cq != nullptr) {
         auto* cq = static_cast<CompletionQueue*>(from.cq->user);
         ++cq->async_events_taken;
-        to.element.cq = &cq->base;
+        to.element.cq = cq->abi();
     } else if (from.qp != nullptr) {
         auto* qp = static_cast<QueuePair*>(from.qp->user);
         ++qp->events_taken;

@@ -4,12 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "hca/hca.h"
 
 namespace weir::fake {
+
+/// A request as the engine would have seen it.
+struct Posted {
+    ibv_send_wr wr;
+    std::vector<ibv_sge> sges;
+    std::string bytes;  ///< Inline data.
+};
 
 struct Fake {
     std::vector<hca::DeviceDescription> devices;
@@ -22,6 +30,12 @@ struct Fake {
     hca::Hca* last_hca = nullptr;
     std::uint64_t last_iova = 0;
     int last_access = 0;
+    std::deque<ibv_wc> completions;   ///< What the extended poll gives.
+    std::vector<Posted> posted_list;  ///< Of the last post_send_whole.
+    hca::Hca::CqOptions last_cq_options;
+    hca::Hca::QpRequest last_request{};
+    hca::QueuePair* last_qp = nullptr;
+    int last_qp_opens = 0;
 };
 
 /// The state that all fakes share. reset() between tests.

@@ -40,6 +40,16 @@ int take_error() {
     return error;
 }
 
+Posted copy_of(const ibv_send_wr& wr) {
+    Posted copy{wr, {}, {}};
+    for (int i = 0; i < wr.num_sge; ++i) {
+        copy.sges.push_back(wr.sg_list[i]);
+        if ((wr.send_flags & IBV_SEND_INLINE) == 0) continue;
+        copy.bytes.append(reinterpret_cast<const char*>(wr.sg_list[i].addr), wr.sg_list[i].length);
+    }
+    return copy;
+}
+
 // Counts an object in, unless the next call is to fail.
 int admit(int change) {
     const int error = take_error();
@@ -65,6 +75,8 @@ int list_devices(std::vector<DeviceDescription>& devices) {
     devices = fake().devices;
     return fake().list_error;
 }
+
+void register_fork_handlers() {}
 
 struct CompletionChannel::State {
     std::mutex lock;
@@ -112,6 +124,13 @@ int CompletionQueue::poll(int, ibv_wc*) {
     ++fake().polled;
     return 0;
 }
+int CompletionQueue::poll_stamped(ibv_wc& completion, std::uint64_t& stamp_ns) {
+    if (fake().completions.empty()) return 0;
+    completion = fake().completions.front();
+    stamp_ns = 1234;
+    fake().completions.pop_front();
+    return 1;
+}
 int CompletionQueue::arm(bool) {
     if (state_->channel != nullptr) state_->channel->raise(this);
     return 0;
@@ -142,6 +161,10 @@ int SharedReceiveQueue::query(ibv_srq_attr& attr) const {
     return 0;
 }
 
+std::uint32_t SharedReceiveQueue::number() const {
+    return 0x1234;
+}
+
 struct QueuePair::State {
     std::uint32_t number = 0;
     ibv_qp_state current = IBV_QPS_RESET;
@@ -150,6 +173,9 @@ QueuePair::QueuePair(std::unique_ptr<State> state) : state_(std::move(state)) {}
 QueuePair::~QueuePair() = default;
 std::uint32_t QueuePair::number() const {
     return state_->number;
+}
+ibv_qp_state QueuePair::current_state() const {
+    return state_->current;
 }
 int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
     if (attr.qp_state == IBV_QPS_SQE) return EINVAL;
@@ -164,6 +190,18 @@ int QueuePair::query(ibv_qp_attr& attr, int, ibv_qp_init_attr&) const {
 int QueuePair::post_send(ibv_send_wr*, ibv_send_wr**) {
     ++fake().posted;
     return 0;
+}
+int QueuePair::post_send_whole(ibv_send_wr* list) {
+    fake().posted_list.clear();
+    for (const auto* wr = list; wr != nullptr; wr = wr->next)
+        fake().posted_list.push_back(fake::copy_of(*wr));
+    return fake::take_error();
+}
+int QueuePair::attach(const ibv_gid&, std::uint16_t) {
+    return 0;
+}
+int QueuePair::detach(const ibv_gid&, std::uint16_t) {
+    return EINVAL;
 }
 int QueuePair::post_receive(ibv_recv_wr*, ibv_recv_wr**) {
     ++fake().posted;
@@ -238,7 +276,45 @@ int Hca::reg_mr(std::uint32_t, void*, std::size_t, std::uint64_t iova, int acces
 int Hca::dereg_mr(std::uint32_t) {
     return admit(-1);
 }
-int Hca::create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out) {
+int Hca::rereg_mr(std::uint32_t, const MrChange& change) {
+    fake().last_iova = change.iova;
+    fake().last_access = change.access;
+    return fake::take_error();
+}
+int Hca::alloc_null_mr(std::uint32_t, std::uint32_t& lkey) {
+    lkey = state_->next++;
+    return admit(1);
+}
+int Hca::advise_mr(std::uint32_t, bool, bool, const ibv_sge*, std::uint32_t) {
+    return fake::take_error();
+}
+int Hca::alloc_mw(std::uint32_t, ibv_mw_type, std::uint32_t& rkey) {
+    rkey = state_->next++ << 8U;
+    return admit(1);
+}
+int Hca::dealloc_mw(std::uint32_t) {
+    return admit(-1);
+}
+int Hca::open_xrcd(int, int, std::uint32_t& domain) {
+    domain = state_->next++;
+    return admit(1);
+}
+int Hca::close_xrcd(std::uint32_t) {
+    return admit(-1);
+}
+int Hca::create_xrc_srq(std::uint32_t pd, std::uint32_t, CompletionQueue*, ibv_srq_attr& attr,
+                        SharedReceiveQueue*& out) {
+    return create_srq(pd, attr, out);
+}
+int Hca::open_qp(std::uint32_t, std::uint32_t number, QueuePair*& out) {
+    if (fake().last_qp == nullptr || fake().last_qp->number() != number) return EINVAL;
+    out = fake().last_qp;
+    ++fake().last_qp_opens;
+    return 0;
+}
+int Hca::create_cq(int entries, CompletionChannel* channel, CqOptions options,
+                   CompletionQueue*& out) {
+    fake().last_cq_options = options;
     if (const int error = admit(1); error != 0) return error;
     auto state = std::make_unique<CompletionQueue::State>();
     state->entries = entries + 1;
@@ -269,10 +345,14 @@ int Hca::create_qp(QpRequest& request, QueuePair*& out) {
     auto state = std::make_unique<QueuePair::State>();
     state->number = state_->next++;
     request.cap.max_send_wr = 64;
+    fake().last_request = request;
     out = new QueuePair(std::move(state));
+    fake().last_qp = out;
+    fake().last_qp_opens = 1;
     return 0;
 }
 int Hca::destroy_qp(QueuePair* qp) {
+    if (qp == fake().last_qp && --fake().last_qp_opens > 0) return 0;
     if (const int error = admit(-1); error != 0) return error;
     delete qp;
     return 0;

@@ -6,6 +6,7 @@
 namespace weir::ibverbs {
 
 HandleTable::HandleTable() {
+    hca::register_fork_handlers();
     const auto prepare = [] {
         for (Shard& shard : instance().shards_)
             shard.lock.lock();

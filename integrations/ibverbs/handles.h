@@ -29,6 +29,7 @@
 #include <infiniband/verbs.h>
 
 #include "hca/hca.h"
+#include "send_builder.h"
 
 namespace weir::ibverbs {
 
@@ -52,6 +53,10 @@ enum class Kind : std::uint8_t {
     kReceiveQueue,
     kQueuePair,
     kAddressHandle,
+    kMemoryWindow,
+    kDeviceMemory,
+    kXrcDomain,
+    kThreadDomain,
 };
 
 struct Context {
@@ -63,8 +68,18 @@ struct Context {
     /// Held while an event is taken or an object that events can concern is destroyed: an event
     /// never names an object that is gone. Guards the `..._taken` counts. Never held while waiting.
     std::mutex events;
+    std::atomic<std::uint64_t> device_memory_used{0};
+    int command = -1;  ///< What programs see as cmd_fd: a file that does nothing.
 
     ibv_context* abi() { return &verbs.context; }
+};
+
+struct ThreadDomain {
+    using Abi = ibv_td;
+    static constexpr Kind kKind = Kind::kThreadDomain;
+    ibv_td base{};
+    Context* context = nullptr;
+    std::atomic<int> user_count{0};
 };
 
 struct ProtectionDomain {
@@ -74,6 +89,30 @@ struct ProtectionDomain {
     Context* context = nullptr;
     std::uint32_t number = 0;               ///< The engine's.
     std::atomic<int> address_handle_count;  ///< Which the engine does not know.
+    std::atomic<int> child_count{0};        ///< Parent domains made of it.
+    /// A parent domain is another name of the domain that it was made of: their number is one.
+    ProtectionDomain* made_of = nullptr;
+    ThreadDomain* thread_domain = nullptr;
+};
+
+/// Memory of the process that stands for a device's own.
+struct DeviceMemory {
+    using Abi = ibv_dm;
+    static constexpr Kind kKind = Kind::kDeviceMemory;
+    ibv_dm base{};
+    Context* context = nullptr;
+    std::byte* bytes = nullptr;
+    std::size_t length = 0;
+    std::atomic<int> region_count{0};
+};
+
+struct XrcDomain {
+    using Abi = ibv_xrcd;
+    static constexpr Kind kKind = Kind::kXrcDomain;
+    ibv_xrcd base{};
+    Context* context = nullptr;
+    std::uint32_t number = 0;        ///< The engine's.
+    std::atomic<int> user_count{0};  ///< QPs and SRQs that were made or opened with this handle.
 };
 
 struct MemoryRegion {
@@ -82,6 +121,19 @@ struct MemoryRegion {
     ibv_mr base{};
     Context* context = nullptr;
     std::uint32_t lkey = 0;  ///< A copy that the program cannot reach.
+    enum class Source : std::uint8_t { kProgram, kNull, kDevice, kFile } source = Source::kProgram;
+    DeviceMemory* device_memory = nullptr;
+    void* mapping = nullptr;  ///< Of a dma-buf, and to be unmapped with the region.
+    std::size_t mapped = 0;
+};
+
+struct MemoryWindow {
+    using Abi = ibv_mw;
+    static constexpr Kind kKind = Kind::kMemoryWindow;
+    ibv_mw base{};
+    Context* context = nullptr;
+    std::uint32_t key = 0;  ///< One that it has had: copies that the program cannot reach.
+    ibv_mw_type type = IBV_MW_TYPE_1;
 };
 
 struct Channel {
@@ -96,10 +148,16 @@ struct Channel {
 struct CompletionQueue {
     using Abi = ibv_cq;
     static constexpr Kind kKind = Kind::kCompletionQueue;
-    ibv_cq base{};
+    ibv_cq_ex base{};  ///< Begins as an ibv_cq does.
     hca::CompletionQueue* engine = nullptr;
     Context* context = nullptr;
     Channel* channel = nullptr;
+    /// The completion that the extended interface reads, between start_poll and end_poll.
+    ibv_wc current{};
+    std::uint64_t stamp_ns = 0;
+    bool single_threaded = false;
+    SpinLock reading;
+    ibv_cq* abi() { return ibv_cq_ex_to_cq(&base); }
     std::uint32_t completion_events_taken = 0;
     std::uint32_t async_events_taken = 0;
 };
@@ -111,15 +169,24 @@ struct ReceiveQueue {
     hca::SharedReceiveQueue* engine = nullptr;
     Context* context = nullptr;
     std::uint32_t events_taken = 0;
+    XrcDomain* domain = nullptr;
 };
 
 struct QueuePair {
     using Abi = ibv_qp;
     static constexpr Kind kKind = Kind::kQueuePair;
-    ibv_qp base{};
+    union {
+        ibv_qp_ex extended{};
+        ibv_qp base;
+    };
+    /// Where programs of newer headers find more operations. They stay null.
+    void* newer_operations[4] = {};
     hca::QueuePair* engine = nullptr;
     Context* context = nullptr;
     std::uint32_t events_taken = 0;
+    std::unique_ptr<SendBuilder> builder;  ///< Made with send_ops_flags; else null.
+    XrcDomain* domain = nullptr;           ///< XRC receive side: what it was made or opened in.
+    QueuePair* next_handle = nullptr;      ///< Of the same engine's QP: itself, but for XRC.
     /// What the QP was made with, as the program may overwrite the fields of `base`.
     ibv_qp_init_attr made_with{};
 };
@@ -134,7 +201,7 @@ struct AddressHandle {
 
 template <class Object>
 auto* abi_of(Object* object) {
-    if constexpr (std::is_same_v<Object, Context>)
+    if constexpr (requires { object->abi(); })
         return object->abi();
     else
         return reinterpret_cast<typename Object::Abi*>(object);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "verbs_fixture.h"
 
 namespace weir::ibverbs {
@@ -46,8 +48,9 @@ TEST_F(MemoryTest, AccessIsChecked) {
     EXPECT_EQ(ibv_reg_mr(pd, bytes, 1, IBV_ACCESS_REMOTE_ATOMIC), nullptr);
     EXPECT_EQ(ibv_reg_mr(pd, bytes, 1, 1 << 10), nullptr);
     EXPECT_EQ(errno, EINVAL);
-    EXPECT_EQ(ibv_reg_mr(pd, bytes, 1, IBV_ACCESS_ON_DEMAND), nullptr);
-    EXPECT_EQ(errno, EOPNOTSUPP);
+    ibv_mr* mr = ibv_reg_mr(pd, bytes, 1, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB);
+    ASSERT_NE(mr, nullptr);
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 
 TEST_F(MemoryTest, TheEnginesErrorIsPassedOn) {
@@ -57,13 +60,45 @@ TEST_F(MemoryTest, TheEnginesErrorIsPassedOn) {
     EXPECT_EQ(errno, EFAULT);
 }
 
-TEST_F(MemoryTest, ReregistrationLeavesTheOldRegion) {
+TEST_F(MemoryTest, ReregistrationChangesWhatIsAskedFor) {
+    char bytes[8] = {};
+    ibv_mr* mr = ibv_reg_mr(pd, bytes, 8, 0);
+    ASSERT_NE(mr, nullptr);
+    const auto key = mr->lkey;
+    EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, nullptr, bytes + 1, 4, 0), 0);
+    EXPECT_EQ(mr->addr, bytes + 1);
+    EXPECT_EQ(mr->length, 4U);
+    EXPECT_EQ(fake::fake().last_iova, reinterpret_cast<std::uintptr_t>(bytes + 1));
+    EXPECT_EQ(mr->lkey, key) << "peers may know it";
+    EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, nullptr, nullptr, 0, kAll), 0);
+    EXPECT_EQ(fake::fake().last_access, kAll);
+    ibv_pd* other = ibv_alloc_pd(context);
+    EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, nullptr, 0, 0), 0);
+    EXPECT_EQ(mr->pd, other);
+    EXPECT_EQ(ibv_dealloc_pd(other), 0);
+    EXPECT_EQ(ibv_dereg_mr(mr), 0);
+}
+
+TEST_F(MemoryTest, ReregistrationThatFailsLeavesTheOldRegion) {
     char byte = 0;
     ibv_mr* mr = ibv_reg_mr(pd, &byte, 1, 0);
     ASSERT_NE(mr, nullptr);
+    const ibv_mr before = *mr;
+    const auto refused = [&](int flags, ibv_pd* to, void* address, std::size_t length, int access) {
+        EXPECT_EQ(ibv_rereg_mr(mr, flags, to, address, length, access), IBV_REREG_MR_ERR_INPUT);
+        EXPECT_EQ(errno, EINVAL);
+    };
+    refused(0, pd, &byte, 1, 0);
+    refused(8, pd, &byte, 1, 0);
+    refused(IBV_REREG_MR_CHANGE_TRANSLATION, pd, nullptr, 1, 0);
+    refused(IBV_REREG_MR_CHANGE_TRANSLATION, pd, &byte, 0, 0);
+    refused(IBV_REREG_MR_CHANGE_PD, nullptr, &byte, 1, 0);
+    refused(IBV_REREG_MR_CHANGE_ACCESS, pd, &byte, 1, IBV_ACCESS_REMOTE_WRITE);
+    fake::fake().next_error = EBUSY;
     EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, pd, &byte, 1, kAll),
-              IBV_REREG_MR_ERR_INPUT);
-    EXPECT_EQ(errno, EOPNOTSUPP);
+              IBV_REREG_MR_ERR_CMD);
+    EXPECT_EQ(errno, EBUSY);
+    EXPECT_EQ(std::memcmp(mr, &before, sizeof before), 0);
     EXPECT_EQ(ibv_dereg_mr(mr), 0);
 }
 

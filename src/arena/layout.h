@@ -4,7 +4,7 @@
 // indices and offsets, no pointers. Made by the daemon, mapped by every program that attaches.
 //
 //   ArenaHeader | nodes | ports | lane buffers | LFTs | LID table | arbiters | egress lanes
-//   | processes | QPs | MRs | packets | services | bulk
+//   | processes | QPs | MRs | groups | packets | services | bulk
 //
 // The tables up to the egress lanes are sized by the fabric and committed when it is made. The rest
 // is sparse: a page costs nothing until somebody uses it.
@@ -33,6 +33,7 @@ inline constexpr std::uint32_t kLftNoRoute = 255;
 inline constexpr std::uint32_t kProcessCount = 256;
 inline constexpr std::uint32_t kQpCount = 1U << 16U;
 inline constexpr std::uint32_t kMrCount = 1U << 18U;
+inline constexpr std::uint32_t kGroupCount = 4096;  ///< Memberships of multicast groups.
 /// QP 0 and 1 belong to management, and a number is a table index, so the first few are never given
 /// out.
 inline constexpr std::uint32_t kFirstQp = 16;
@@ -75,13 +76,15 @@ struct ArenaHeader {
     std::uint64_t nodes_at, ports_at, lanes_at, lfts_at, lids_at;
     std::uint64_t arbiters_at, egress_at;
     std::uint64_t egress_count;  ///< Ports of HCAs: each has lane_count egress lanes.
-    std::uint64_t processes_at, qps_at, mrs_at, packets_at, services_at, bulk_at;
+    std::uint64_t processes_at, qps_at, mrs_at, groups_at, packets_at, services_at, bulk_at;
     char name[kNameBytes];
     /// Set once, when the fabric is being taken down: programs give errors instead of waiting.
     std::atomic<std::uint32_t> closing;
     std::atomic<std::uint32_t> epoch;  ///< Counts changes of link state and of tables.
     /// One more than the highest service entry that was ever taken: how far to look.
     std::atomic<std::uint32_t> services_used;
+    /// One more than the highest index of `groups` that was ever in use.
+    std::atomic<std::uint32_t> groups_end;
 };
 
 enum class NodeKind : std::uint32_t { kSwitch = 0, kHca = 1 };
@@ -260,11 +263,30 @@ struct alignas(64) MrEntry {
     std::uint64_t length;
     std::uint64_t address;  ///< The same byte in the owner's address space.
     std::uint64_t window_offset;
-    std::uint32_t access_flags;  ///< IBV_ACCESS_*.
+    std::uint32_t access_flags;  ///< IBV_ACCESS_*, and kMrWindow or kMrNull.
     std::uint32_t pd;
     MemoryAccess memory_access;
     std::uint32_t
         salt;  ///< Low byte of the last key, so that a stale key of this entry is not the next.
+    std::uint32_t bound_qp;  ///< Type 2 windows: the one QP whose requests they admit. Else 0.
+    std::uint32_t unused;
+};
+static_assert(sizeof(MrEntry) == 64);
+/// The entry is a memory window's: its key admits peers and never the owner. It holds what its
+/// region held when it was bound; a region is not given up while a window is bound to it.
+inline constexpr std::uint32_t kMrWindow = 1U << 30U;
+/// There is no memory behind the key: what is written is dropped, what is read is zeros.
+inline constexpr std::uint32_t kMrNull = 1U << 31U;
+
+/// One queue pair's membership of a multicast group. Written by the process that attaches it,
+/// before `qp` is set; the daemon frees what a dead process leaves.
+struct alignas(64) GroupEntry {
+    std::atomic<std::uint32_t> owner;  ///< Process identity, 0 while free.
+    std::atomic<std::uint32_t> qp;     ///< 0 while not valid.
+    std::uint8_t gid[16];
+    std::uint32_t lid;  ///< The group's, 0 if the program named none.
+    std::uint32_t port_lid;
+    std::uint32_t refuses_own;  ///< 1: the QP's own messages are not given back to it.
 };
 
 struct QpEntry {
@@ -326,13 +348,26 @@ struct alignas(64) ServiceEntry {
 /// Changes with the layout: programs and daemon must have been built from the same one.
 inline constexpr std::uint32_t kLayoutVersion = [] {
     std::uint32_t version = 1;  // to be raised when a meaning changes but no size
-    for (const std::size_t part :
-         {sizeof(ArenaHeader), sizeof(NodeEntry), sizeof(PortEntry), sizeof(ProcessEntry),
-          sizeof(PacketEntry), sizeof(MrEntry), sizeof(ServiceEntry), sizeof(QpEntry),
-          offsetof(QpEntry, lock), offsetof(QpEntry, responder), offsetof(QpEntry, closing),
-          sizeof(credit::LaneBuffer), offsetof(credit::LaneBuffer, watched),
-          offsetof(ProcessEntry, summary), sizeof(ArbiterEntry), offsetof(ArbiterEntry, tables),
-          offsetof(ArenaHeader, rated), offsetof(MrEntry, memory_access)}) {
+    for (const std::size_t part : {sizeof(ArenaHeader),
+                                   sizeof(NodeEntry),
+                                   sizeof(PortEntry),
+                                   sizeof(ProcessEntry),
+                                   sizeof(PacketEntry),
+                                   sizeof(MrEntry),
+                                   sizeof(ServiceEntry),
+                                   sizeof(QpEntry),
+                                   offsetof(QpEntry, lock),
+                                   offsetof(QpEntry, responder),
+                                   offsetof(QpEntry, closing),
+                                   sizeof(credit::LaneBuffer),
+                                   offsetof(credit::LaneBuffer, watched),
+                                   offsetof(ProcessEntry, summary),
+                                   sizeof(ArbiterEntry),
+                                   offsetof(ArbiterEntry, tables),
+                                   offsetof(ArenaHeader, rated),
+                                   offsetof(MrEntry, memory_access),
+                                   sizeof(GroupEntry),
+                                   offsetof(MrEntry, bound_qp)}) {
         version = version * 31 + static_cast<std::uint32_t>(part);
     }
     return version;
@@ -354,6 +389,7 @@ class Arena {
         qps_ = at<QpEntry>(h.qps_at);
         mrs_ = at<MrEntry>(h.mrs_at);
         packets_ = at<PacketEntry>(h.packets_at);
+        groups_ = at<GroupEntry>(h.groups_at);
         services_ = at<ServiceEntry>(h.services_at);
         lane_count_ = h.lane_count;
     }
@@ -380,6 +416,7 @@ class Arena {
     [[nodiscard]] ProcessEntry& process(std::uint32_t i) const { return processes_[i]; }
     [[nodiscard]] QpEntry& qp(std::uint32_t i) const { return qps_[i]; }
     [[nodiscard]] MrEntry& mr(std::uint32_t i) const { return mrs_[i]; }
+    [[nodiscard]] GroupEntry& group(std::uint32_t i) const { return groups_[i]; }
     [[nodiscard]] PacketEntry& packet(std::uint32_t i) const { return packets_[i]; }
     [[nodiscard]] ServiceEntry& service(std::uint32_t i) const { return services_[i]; }
     [[nodiscard]] std::uint64_t bulk_offset(std::uint32_t process, std::uint32_t i) const {
@@ -402,6 +439,7 @@ class Arena {
     QpEntry* qps_ = nullptr;
     MrEntry* mrs_ = nullptr;
     PacketEntry* packets_ = nullptr;
+    GroupEntry* groups_ = nullptr;
     ServiceEntry* services_ = nullptr;
     std::uint32_t lane_count_ = 0;
 };

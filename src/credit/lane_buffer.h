@@ -112,8 +112,9 @@ struct Slot {
 struct alignas(64) LaneBuffer {
     std::atomic<std::uint64_t> head;
     std::atomic<std::uint64_t> tail;
-    /// Ports: bytes ever received, headers included, also of packets that went past. PortRcvData of this lane, and PortXmitData of the
-    /// link's other end, in bytes. Exact unless a mover is killed between two given instructions.
+    /// Ports: bytes ever received, headers included, also of packets that went past. PortRcvData of
+    /// this lane, and PortXmitData of the link's other end, in bytes. Exact unless a mover is
+    /// killed between two given instructions.
     std::atomic<std::uint64_t> received_bytes;
     /// Packets taken out of this buffer and dropped: no route, link down, or ring of a dead
     /// program.

@@ -58,7 +58,6 @@ struct Registry {
         forking;  ///< Between fork's handlers: held and locked.
     std::atomic<int> threads{0};
     std::mutex awake;  ///< See lock_awake().
-    bool fork_handlers = false;
 };
 Registry& registry() {
     static auto* instance = new Registry;
@@ -73,17 +72,17 @@ void before_fork() {
         auto attachment = weak.lock();
         if (attachment == nullptr) continue;
         attachment->lock.lock();
-        attachment->memory.copy_for_child();
         r.forking.push_back(std::move(attachment));
     }
+    RegisteredMemory::plan_copies();
+    RegisteredMemory::copy_for_child();
 }
 
 void after_fork_in_parent() {
     auto& r = registry();
-    for (auto& attachment : r.forking) {
-        attachment->memory.drop_copies();
+    RegisteredMemory::drop_copies();
+    for (auto& attachment : r.forking)
         attachment->lock.unlock();
-    }
     const auto released = std::exchange(r.forking, {});
     r.lock.unlock();
     r.awake.unlock();
@@ -93,9 +92,10 @@ void after_fork_in_parent() {
 /// memory that was shared with peers is the child's own again.
 void after_fork_in_child() {
     auto& r = registry();
+    RegisteredMemory::adopt_copies();
+    RegisteredMemory::forget_copies();
     for (auto& attachment : r.forking) {
         attachment->foreign.store(true);
-        attachment->memory.adopt_copies();
         // The child must be able to drop its reference without joining a thread that it does not
         // have.
         new (&attachment->thread) std::thread();
@@ -143,13 +143,16 @@ std::uint64_t coarse_now_ns() {
     return clock_ns(CLOCK_MONOTONIC_COARSE) + kTickNs;
 }
 
+void register_fork_handlers() {
+    static std::once_flag once;
+    std::call_once(once,
+                   [] { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); });
+}
+
 int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment>& out) {
     auto& r = registry();
+    register_fork_handlers();
     const std::lock_guard guard(r.lock);
-    if (!r.fork_handlers) {
-        pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-        r.fork_handlers = true;
-    }
     auto& place = r.joined[{device.fabric, device.node_index}];
     out = place.lock();
     if (out != nullptr && out->usable() && out->arena.header().closing.load() == 0) return 0;
@@ -463,6 +466,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
         qp.receive_open = false;
         qp.receive_cq->push(wc, true);
     }
+    if (qp.type == IBV_QPT_XRC_RECV) return;
     if (qp.srq != nullptr) {
         if (!qp.last_wqe_told) {
             qp.last_wqe_told = true;
@@ -507,14 +511,19 @@ void Attachment::ring_own_bell() {
     futex_wake(process().doorbell);
 }
 
-const arena::MrEntry* Attachment::find_mr(std::uint32_t owner, std::uint32_t pd, std::uint32_t rkey,
-                                          std::uint64_t address, std::uint64_t length,
-                                          int access) const {
-    const auto index = rkey >> 8U;
+// NOLINTNEXTLINE(readability-function-size): what a key is checked against (IBTA 10.6.3).
+const arena::MrEntry* Attachment::find_mr(std::uint32_t owner, std::uint32_t pd, std::uint32_t key,
+                                          std::uint64_t address, std::uint64_t length, int access,
+                                          const arena::QpEntry* at) const {
+    const auto index = key >> 8U;
     if (index >= arena::kMrCount) return nullptr;
     const auto& mr = arena.mr(index);
-    if (mr.key.load(std::memory_order_acquire) != rkey || rkey == 0) return nullptr;
+    if (mr.key.load(std::memory_order_acquire) != key || key == 0) return nullptr;
     if (mr.owner.load(std::memory_order_relaxed) != owner || mr.pd != pd) return nullptr;
+    if ((mr.access_flags & arena::kMrWindow) != 0 &&
+        (at == nullptr || (mr.bound_qp != 0 && &arena.qp(mr.bound_qp) != at))) {
+        return nullptr;
+    }
     if ((mr.access_flags & static_cast<std::uint32_t>(access)) !=
         static_cast<std::uint32_t>(access)) {
         return nullptr;
@@ -536,11 +545,12 @@ ibv_wc_status scatter(Attachment& a, std::uint32_t pd, const Buffers& buffers, s
             continue;
         }
         const auto part = std::min(length - taken, sge.length - at);
-        const auto* mr =
-            a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part, IBV_ACCESS_LOCAL_WRITE);
+        const auto* mr = a.find_mr(a.identity, pd, sge.lkey, sge.addr + at, part,
+                                   IBV_ACCESS_LOCAL_WRITE, nullptr);
         if (mr == nullptr) return IBV_WC_LOC_PROT_ERR;
         auto* to = reinterpret_cast<void*>(mr->address + (sge.addr + at - mr->iova));
-        if (!a.reach.fetch(packet, taken, to, part)) return IBV_WC_LOC_ACCESS_ERR;
+        const bool void_memory = (mr->access_flags & arena::kMrNull) != 0;
+        if (!void_memory && !a.reach.fetch(packet, taken, to, part)) return IBV_WC_LOC_ACCESS_ERR;
         taken += part;
         at = 0;
     }
@@ -560,6 +570,12 @@ ibv_wc_status scatter_datagram(Attachment& a, const arena::QpEntry& qp, const Bu
         grh.hop_limit = 64;
         gid_of_lid(a.arena, header.slid, grh.sgid);
         gid_of_lid(a.arena, qp.own_lid, grh.dgid);
+        if (header.has(wire::kFlagMulticast)) {
+            static_assert(offsetof(wire::PacketHeader, compare) ==
+                          offsetof(wire::PacketHeader, swap_or_add) + 8);
+            std::memcpy(grh.dgid.raw, &header.swap_or_add, 8);
+            std::memcpy(grh.dgid.raw + 8, &header.compare, 8);
+        }
         arena::PacketEntry carrier{};
         std::memcpy(carrier.payload, &grh, sizeof grh);
         const auto status = scatter(a, qp.pd, buffers, 0, carrier, kGrhBytes);

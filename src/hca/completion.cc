@@ -101,12 +101,18 @@ CompletionQueue::CompletionQueue(std::unique_ptr<State> state) : state_(std::mov
 CompletionQueue::~CompletionQueue() = default;
 
 void CompletionQueue::State::push(const ibv_wc& wc, bool solicited) {
+    if (count == capacity && ignore_overrun) {
+        first = first + 1 == capacity ? 0 : first + 1;  // the oldest makes room
+        --count;
+    }
     if (count == capacity) {
         if (!overrun) hca->raise({IBV_EVENT_CQ_ERR, self, nullptr, nullptr, 0});
         overrun = true;
         return;
     }
-    ring[(first + count++) % capacity] = wc;
+    const auto at = (first + count++) % capacity;
+    ring[at] = wc;
+    if (!stamps.empty()) stamps[at] = now_ns();
     if (armed == Armed::kNo) return;
     const bool wanted = armed == Armed::kAny || solicited || wc.status != IBV_WC_SUCCESS;
     if (!wanted || channel == nullptr) return;
@@ -143,6 +149,22 @@ int CompletionQueue::poll(int count, ibv_wc* completions) {
     return static_cast<int>(taken);
 }
 
+int CompletionQueue::poll_stamped(ibv_wc& completion, std::uint64_t& stamp_ns) {
+    auto& a = *state_->attachment;
+    if (a.inherited()) return -1;
+    const std::lock_guard guard(a.lock);
+    a.app_polls.store(a.app_polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (state_->count == 0 && a.usable()) {
+        a.progress();
+        if (state_->count == 0) a.note_poll();
+    }
+    stamp_ns = state_->first_stamp();
+    const auto taken = state_->take(1, &completion);
+    a.leave_to_thread();
+    if (taken == 0 && state_->overrun) return -1;
+    return static_cast<int>(taken);
+}
+
 int CompletionQueue::arm(bool solicited_only) {
     auto& a = *state_->attachment;
     if (a.inherited()) return EINVAL;
@@ -160,6 +182,10 @@ int CompletionQueue::resize(int entries) {
     const std::lock_guard guard(state_->attachment->lock);
     if (static_cast<std::uint32_t>(entries) < state_->count) return EINVAL;
     std::vector<ibv_wc> ring(static_cast<std::size_t>(entries));
+    std::vector<std::uint64_t> stamps(state_->stamps.empty() ? 0 : ring.size());
+    for (std::uint32_t i = 0; !stamps.empty() && i < state_->count; ++i)
+        stamps[i] = state_->stamps[(state_->first + i) % state_->capacity];
+    state_->stamps.swap(stamps);
     const auto held = state_->take(state_->count, ring.data());
     state_->ring.swap(ring);
     state_->first = 0;

@@ -38,6 +38,8 @@ inline constexpr std::uint32_t kQueueMax = 16384;   ///< Work requests per queue
 inline constexpr std::uint32_t kCqMax = 1U << 22U;  ///< Completions per CQ.
 inline constexpr std::uint32_t kMessageMax = 1U << 30U;
 inline constexpr std::uint32_t kGrhBytes = 40;
+/// Address of a local buffer that has no memory (ibv_alloc_null_mr).
+inline constexpr std::uint64_t kNoMemory = 0;
 
 /// Monotonic time in nanoseconds, exact.
 std::uint64_t now_ns();
@@ -49,6 +51,24 @@ struct Buffers {
     std::uint32_t count = 0;
     std::uint32_t bytes = 0;
     ibv_sge sges[kSgeMax];
+};
+
+/// What a posted bind or invalidation does when its turn comes.
+struct LocalWork {
+    std::uint32_t key = 0;     ///< Bind: of the window from now on. Invalidation: what ends.
+    std::uint32_t window = 0;  ///< Bind: any key that the window has had.
+    std::uint32_t region = 0;  ///< Bind: lkey of the memory region; 0 unbinds.
+    std::uint32_t access = 0;
+    std::uint64_t address = 0;
+    std::uint64_t length = 0;
+};
+
+/// A memory window of this process. Its key is in the arena while it is bound.
+struct Window {
+    Hca::State* hca = nullptr;
+    std::uint32_t pd = 0;
+    ibv_mw_type type = IBV_MW_TYPE_1;
+    std::uint32_t region = 0;  ///< lkey of the region that it is bound to; 0 none.
 };
 
 struct SendSlot {
@@ -85,6 +105,8 @@ class ReceiveRing {
     /// REQUIRES: !empty().
     void pop(std::uint64_t& wr_id, Buffers& buffers);
     void clear() { first_ = count_ = 0; }
+    /// Changes the capacity and keeps what is posted. REQUIRES: count() <= capacity.
+    void grow(std::uint32_t capacity);
 
   private:
     std::uint32_t capacity_ = 0;
@@ -102,6 +124,8 @@ struct CompletionQueue::State {
     CompletionChannel* channel = nullptr;
     CompletionQueue* self = nullptr;
     std::vector<ibv_wc> ring;
+    std::vector<std::uint64_t> stamps;  ///< When each came, if that was asked for; else empty.
+    bool ignore_overrun = false;
     std::uint32_t capacity = 0;
     std::uint32_t first = 0;
     std::uint32_t count = 0;
@@ -111,6 +135,7 @@ struct CompletionQueue::State {
     Hca::State* hca = nullptr;
 
     void push(const ibv_wc& wc, bool solicited);
+    [[nodiscard]] std::uint64_t first_stamp() const { return stamps.empty() ? 0 : stamps[first]; }
     /// Drops the completions of a QP that is reset or destroyed.
     void forget(std::uint32_t qp_number);
     std::uint32_t take(std::uint32_t count_max, ibv_wc* out);
@@ -124,6 +149,9 @@ struct SharedReceiveQueue::State {
     ReceiveRing ring;
     std::uint32_t limit = 0;
     std::uint32_t users = 0;
+    std::uint32_t number = 0;              ///< XRC: what peers call it; else 0.
+    std::uint32_t domain = 0;              ///< XRC: whose QPs may feed it.
+    CompletionQueue::State* cq = nullptr;  ///< XRC: where its receives complete.
     bool starved = false;  ///< Packets wait for receives, in the ring of some QP of it.
 };
 
@@ -144,7 +172,11 @@ struct QueuePair::State {
     CompletionQueue::State* send_cq = nullptr;
     CompletionQueue::State* receive_cq = nullptr;
     SharedReceiveQueue::State* srq = nullptr;
-    ibv_qp_attr attr{};  ///< What was set by modify.
+    ibv_qp_attr attr{};        ///< What was set by modify.
+    std::uint32_t domain = 0;  ///< XRC receive side: its domain.
+    std::uint32_t opens = 1;   ///< XRC receive side: handles that the program holds.
+    bool refuses_own = false;  ///< Its own multicast messages do not come back to it.
+    std::uint32_t groups = 0;  ///< Multicast groups that it is attached to.
 
     // Requester side.
     transport::Requester requester;
@@ -152,6 +184,8 @@ struct QueuePair::State {
     std::vector<ibv_sge> send_sges;             ///< cap.max_send_sge per slot.
     std::vector<std::uint8_t> inline_data;      ///< cap.max_inline_data per slot.
     std::vector<wire::PacketHeader> datagrams;  ///< UD: header of each posted request.
+    std::vector<LocalWork> local_work;          ///< By slot; empty until the first is posted.
+    std::uint32_t group_at = 0;  ///< Multicast: members that the datagram at hand has passed.
     std::uint32_t datagram_psn = 0;
     bool pumping = false;  ///< Has requests that could not be sent yet.
     bool drain_event = false;
@@ -174,6 +208,10 @@ struct QueuePair::State {
     std::uint32_t lag = 0;  ///< Requests executed by us that may not have been popped.
 
     [[nodiscard]] arena::QpEntry& entry() const { return *fabric_entry; }
+    [[nodiscard]] bool is_xrc() const {
+        return type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
+    }
+    [[nodiscard]] bool reliable() const { return type == IBV_QPT_RC || is_xrc(); }
     [[nodiscard]] ReceiveRing& receive_ring() { return srq != nullptr ? srq->ring : receives; }
 };
 
@@ -192,6 +230,14 @@ struct Hca::State {
     /// Drops waiting events of an object that is being destroyed.
     void forget(const void* object);
     ~State();
+};
+
+/// An XRC domain. Those with a file are one domain, whoever of this process opens it.
+struct XrcDomain {
+    std::uint32_t opens = 0;  ///< 0: free.
+    std::uint32_t users = 0;  ///< Queue pairs and receive queues of it.
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;  ///< 0: no file.
 };
 
 /// This process's place at one HCA of the fabric.
@@ -225,6 +271,10 @@ struct Attachment {
     std::uint32_t next_qp_hint = 0;
     std::uint32_t next_mr_hint = 0;
     std::uint32_t next_pd = 1;
+    std::unordered_map<std::uint32_t, Window> windows;  ///< By index of the entry.
+    std::unordered_map<std::uint32_t, SharedReceiveQueue::State*> xrc_srqs;  ///< By number.
+    std::vector<XrcDomain> xrc_domains;  ///< A domain's number is its index plus one.
+    std::uint32_t next_srq = 0;
     bool unfinished = false;             ///< Some packet waits for credit: look at its lane again.
     std::uint64_t unfinished_since = 0;  ///< Since when without a break; 0 while not.
     bool retry = false;                  ///< Some QP was not served to the end: look at all again.
@@ -332,6 +382,23 @@ struct Attachment {
     std::uint32_t publish_mr(std::uint64_t address, std::uint64_t length, std::uint64_t iova,
                              std::uint32_t access, std::uint32_t pd, const Placement& placement);
     void drop_mr(std::uint32_t key);
+    /// Makes the key void and waits until no peer works by it. The entry stays ours.
+    void void_key(arena::MrEntry& mr);
+    /// True if some window is bound to the region.
+    [[nodiscard]] bool has_window(std::uint32_t lkey) const;
+    /// A free entry of the MR table, made ours, or 0.
+    std::uint32_t claim_mr();
+    /// Binds a window, or ends a type 2 window's key, on behalf of `qp`.
+    ibv_wc_status bind_window(const QueuePair::State& qp, const LocalWork& work);
+    ibv_wc_status invalidate(const QueuePair::State& qp, std::uint32_t key);
+    void unbind(Window& window, std::uint32_t index);
+    /// Does the local work whose turn has come. False if it failed.
+    bool work_locally(QueuePair::State& qp, std::uint32_t slot);
+    /// Sends copies of a datagram to the members of its group. False: not to all yet.
+    bool send_to_group(QueuePair::State& qp, const transport::Emission& out);
+    bool send_copy(QueuePair::State& qp, const transport::Emission& out);
+    /// The XRC receive queue is about to go: nothing finds it any more.
+    void forget_xrc_srq(SharedReceiveQueue::State& srq);
     /// Counts a poll that found the queue short: a program that polls much does the progress
     /// thread's work.
     void note_poll() {
@@ -346,10 +413,12 @@ struct Attachment {
     /// before it means to wake up.
     void leave_to_thread();
 
-    /// Finds the MR behind a remote key at a QP; null if it does not grant this.
+    /// Finds the MR behind a key; null if it does not grant this. `at` is the QP that a peer's
+    /// request came to, null for the owner's own accesses.
     [[nodiscard]] const arena::MrEntry* find_mr(std::uint32_t owner, std::uint32_t pd,
-                                                std::uint32_t rkey, std::uint64_t address,
-                                                std::uint64_t length, int access) const;
+                                                std::uint32_t key, std::uint64_t address,
+                                                std::uint64_t length, int access,
+                                                const arena::QpEntry* at) const;
 };
 
 /// Copies `length` bytes of a packet's payload into buffers, `at` bytes after their start.
@@ -376,11 +445,22 @@ bool send_read_response(Attachment& a, const arena::QpEntry& from,
                         const wire::PacketHeader& request, arena::PayloadKind kind,
                         std::uint32_t memory_owner, std::uint64_t address, bool quiet);
 
+/// Holds a front end's thread off while memory moves.
+struct AwakeGuard {
+    AwakeGuard() { lock_awake(); }
+    ~AwakeGuard() { unlock_awake(); }
+    AwakeGuard(const AwakeGuard&) = delete;
+    AwakeGuard& operator=(const AwakeGuard&) = delete;
+};
 /// Threads of this process that are Weir's own.
 int own_thread_count();
 /// Finds the LID an address leads to. EINVAL if it leads nowhere.
 int resolve_address(const Attachment& a, AddressHandle& handle);
 ibv_mtu mtu_of(std::uint32_t bytes);
+/// Datagrams to this QP number go to a group (IBTA 9.6.1.2.1).
+inline constexpr std::uint32_t kGroupQp = 0xffffff;
+/// LIDs from here on are groups'.
+inline constexpr std::uint32_t kFirstGroupLid = 0xc000;
 /// The port's GID: link-local prefix and port GUID.
 void gid_of_lid(arena::Arena arena, std::uint32_t lid, ibv_gid& gid);
 }  // namespace weir::hca

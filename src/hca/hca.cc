@@ -3,7 +3,6 @@
 #include "hca/hca.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -63,13 +62,6 @@ std::uint8_t width_code(std::uint32_t lanes) {
     }
 }
 
-struct AwakeGuard {
-    AwakeGuard() { lock_awake(); }
-    ~AwakeGuard() { unlock_awake(); }
-    AwakeGuard(const AwakeGuard&) = delete;
-    AwakeGuard& operator=(const AwakeGuard&) = delete;
-};
-
 }  // namespace
 
 int list_devices(std::vector<DeviceDescription>& devices) {
@@ -119,6 +111,15 @@ Hca::~Hca() {
     auto attachment = state_->attachment;
     const std::lock_guard guard(attachment->lock);
     // What the program left behind goes with the device.
+    for (auto it = attachment->windows.begin(); it != attachment->windows.end();) {
+        if (it->second.hca != state_.get()) {
+            ++it;
+            continue;
+        }
+        attachment->unbind(it->second, it->first);
+        attachment->arena.mr(it->first).owner.store(0, std::memory_order_release);
+        it = attachment->windows.erase(it);
+    }
     for (const auto& [lkey, pd] : state_->mrs)
         attachment->drop_mr(lkey);
     std::erase(attachment->hcas, state_.get());
@@ -178,12 +179,18 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     o.max_qp = static_cast<int>(arena::kQpCount - arena::kFirstQp);
     o.max_qp_wr = static_cast<int>(kQueueMax);
     o.device_cap_flags = IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
-                         IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT;
+                         IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
+                         IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
+                         IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC;
     o.max_sge = o.max_sge_rd = o.max_srq_sge = kSgeMax;
     o.max_cq = 1 << 16;
     o.max_cqe = static_cast<int>(kCqMax);
     o.max_mr = static_cast<int>(arena::kMrCount - 1);
+    o.max_mw = o.max_mr;
     o.max_pd = 1 << 16;
+    o.max_mcast_grp = static_cast<int>(arena::kGroupCount);
+    o.max_mcast_qp_attach = static_cast<int>(arena::kGroupCount);
+    o.max_total_mcast_qp_attach = static_cast<int>(arena::kGroupCount);
     o.max_qp_rd_atom = o.max_qp_init_rd_atom = static_cast<int>(transport::kAtomicReplies);
     o.max_res_rd_atom = o.max_qp * o.max_qp_rd_atom;
     o.atomic_cap = IBV_ATOMIC_GLOB;
@@ -193,6 +200,21 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     o.max_pkeys = 1;
     o.local_ca_ack_delay = 10;
     o.phys_port_cnt = static_cast<std::uint8_t>(a.arena.node(a.node).port_count);
+    attr.phys_port_cnt_ex = a.arena.node(a.node).port_count;
+    attr.device_cap_flags_ex = static_cast<std::uint32_t>(o.device_cap_flags);
+    // Completions are stamped by CLOCK_MONOTONIC, in nanoseconds: a clock of a million kHz.
+    attr.completion_timestamp_mask = ~0ULL;
+    attr.hca_core_clock = 1'000'000;
+    attr.max_dm_size = kDeviceMemoryMax;
+    // Registered memory is not pinned: the kernel brings pages in when they are touched.
+    constexpr std::uint32_t kTwoSided = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
+    constexpr std::uint32_t kReliable = kTwoSided | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+                                        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+    attr.odp_caps.general_caps = IBV_ODP_SUPPORT;
+    attr.odp_caps.per_transport_caps.rc_odp_caps = kReliable;
+    attr.odp_caps.per_transport_caps.uc_odp_caps = kTwoSided | IBV_ODP_SUPPORT_WRITE;
+    attr.odp_caps.per_transport_caps.ud_odp_caps = kTwoSided;
+    attr.xrc_odp_caps = kReliable;
     return 0;
 }
 
@@ -298,96 +320,8 @@ int Hca::dealloc_pd(std::uint32_t pd) {
     return 0;
 }
 
-// NOLINTNEXTLINE(readability-function-size): seven arguments, as the verb has them.
-int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64_t iova, int access,
-                std::uint32_t& lkey, std::uint32_t& rkey) {
-    const auto flags =
-        static_cast<unsigned>(access) & 0xfffffU;  // the rest is optional by definition
-    constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-    if ((flags & ~kKnown) != 0) return EOPNOTSUPP;
-    const bool remote_change = (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
-    if (remote_change && (flags & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;
-    const auto begin = reinterpret_cast<std::uintptr_t>(address);
-    if (begin + length < begin || iova + length < iova) return EINVAL;
-    if (state_->attachment->inherited()) return EIO;
-    auto& a = *state_->attachment;
-    const AwakeGuard asleep;  // the front end's thread does not write while memory moves
-    const std::lock_guard guard(a.lock);
-    if (!a.usable()) return EIO;
-    const auto it = state_->pds.find(pd);
-    if (it == state_->pds.end()) return EINVAL;
-    Placement placement{};
-    const bool writes = (flags & IBV_ACCESS_LOCAL_WRITE) != 0;
-    const int error = a.memory.place(begin, length, writes, own_thread_count(), placement);
-    if (error != 0) return error;
-    const auto key = a.publish_mr(begin, length, iova, flags, pd, placement);
-    if (key == 0) return ENOMEM;
-    ++it->second;
-    state_->mrs[key] = pd;
-    lkey = rkey = key;
-    return 0;
-}
-
-int Hca::dereg_mr(std::uint32_t lkey) {
-    if (state_->attachment->inherited()) return EIO;
-    auto& a = *state_->attachment;
-    const std::lock_guard guard(a.lock);
-    const auto it = state_->mrs.find(lkey);
-    if (it == state_->mrs.end()) return EINVAL;
-    a.drop_mr(lkey);
-    const auto pd = state_->pds.find(it->second);
-    if (pd != state_->pds.end()) --pd->second;
-    state_->mrs.erase(it);
-    return 0;
-}
-
-std::uint32_t Attachment::publish_mr(std::uint64_t address, std::uint64_t length,
-                                     std::uint64_t iova, std::uint32_t access, std::uint32_t pd,
-                                     const Placement& placement) {
-    for (std::uint32_t i = 0; i < arena::kMrCount; ++i) {
-        const auto index = (next_mr_hint + i) % arena::kMrCount;
-        if (index == 0) continue;  // so that no key is small enough to be hit by a stray zero
-        auto& mr = arena.mr(index);
-        std::uint32_t free = 0;
-        if (!mr.owner.compare_exchange_strong(free, identity, std::memory_order_acq_rel)) continue;
-        next_mr_hint = index + 1;
-        mr.iova = iova;
-        mr.length = length;
-        mr.address = address;
-        mr.window_offset = placement.window_offset;
-        mr.access_flags = access;
-        mr.pd = pd;
-        mr.memory_access = placement.access;
-        mr.salt = (mr.salt + 1) & 0xffU;
-        const auto key = index << 8U | mr.salt;
-        mr.key.store(key, std::memory_order_release);
-        return key;
-    }
-    return 0;
-}
-
-/// After this returns no peer touches the memory any more: agents at work in it hold a lock of one
-/// of our QPs, and are waited for. One that is stopped there by a debugger or a signal is not
-/// waited for beyond a moment.
-void Attachment::drop_mr(std::uint32_t key) {
-    auto& mr = arena.mr(key >> 8U);
-    if (mr.key.load() != key || mr.owner.load() != identity) return;
-    mr.key.store(0, std::memory_order_seq_cst);
-    constexpr std::uint64_t kWaitNs = 20'000'000;
-    for (const auto* qp : qps) {
-        if (qp == nullptr) continue;
-        const auto& lock_word = qp->entry().lock;
-        const auto holder = lock_word.load(std::memory_order_acquire);
-        if (holder == 0 || holder == identity) continue;
-        const auto until = now_ns() + kWaitNs;
-        while (lock_word.load(std::memory_order_acquire) == holder && now_ns() < until)
-            sched_yield();
-    }
-    mr.owner.store(0, std::memory_order_release);
-}
-
-int Hca::create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out) {
+int Hca::create_cq(int entries, CompletionChannel* channel, CqOptions options,
+                   CompletionQueue*& out) {
     if (entries <= 0 || static_cast<std::uint32_t>(entries) > kCqMax) return EINVAL;
     if (state_->attachment->inherited()) return EIO;
     auto state = std::make_unique<CompletionQueue::State>();
@@ -396,6 +330,8 @@ int Hca::create_cq(int entries, CompletionChannel* channel, CompletionQueue*& ou
     state->channel = channel;
     state->capacity = static_cast<std::uint32_t>(entries);
     state->ring.resize(state->capacity);
+    if (options.stamped) state->stamps.resize(state->capacity);
+    state->ignore_overrun = options.ignore_overrun;
     if (channel != nullptr) channel->depend_on(state_->attachment);
     out = new CompletionQueue(std::move(state));
     return 0;
@@ -437,6 +373,7 @@ int Hca::destroy_srq(SharedReceiveQueue* srq) {
     {
         const std::lock_guard guard(state.attachment->lock);
         if (state.users != 0) return EBUSY;
+        state.attachment->forget_xrc_srq(state);
         const auto it = state_->pds.find(state.pd);
         if (it != state_->pds.end()) --it->second;
     }

@@ -40,6 +40,8 @@ void own_thread_started();
 void own_thread_ended();
 void lock_awake();
 void unlock_awake();
+/// Bytes of device memory that a program may have (ibv_alloc_dm): ordinary memory of its process.
+inline constexpr std::uint64_t kDeviceMemoryMax = 16ULL << 20U;
 
 /// A device that this process may open: one HCA of the host that the process was put on.
 struct DeviceDescription {
@@ -55,6 +57,12 @@ struct DeviceDescription {
 /// unset), WEIR_HOST the host (its only host if it has one). ENOENT if there is no such fabric,
 /// ENXIO if no such host, EACCES if it belongs to another user. Never prints.
 int list_devices(std::vector<DeviceDescription>& devices);
+
+/// Handlers for fork() are registered at the first open, if not before by this. A front end that
+/// has its own calls this first, since the engine's must be the last before a fork and the first
+/// after it: registered memory may lie on the heap, which nobody may touch in between
+/// (registered_memory.h).
+void register_fork_handlers();
 
 /// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so
 /// that poll, epoll and O_NONBLOCK on the fd work as with a kernel device.
@@ -96,6 +104,9 @@ class CompletionQueue {
     /// Takes up to `count` completions and moves the fabric along. Returns how many, or -1 if it
     /// overran.
     int poll(int count, ibv_wc* completions);
+    /// The same for one completion, with the time at which it came (CLOCK_MONOTONIC), if the CQ was
+    /// made to know it.
+    int poll_stamped(ibv_wc& completion, std::uint64_t& stamp_ns);
     /// Asks for one event at the next completion (solicited ones only, if so said).
     int arm(bool solicited_only);
     int resize(int entries);
@@ -117,6 +128,8 @@ class SharedReceiveQueue {
     int post(ibv_recv_wr* list, ibv_recv_wr** bad);
     int modify(const ibv_srq_attr& attr, int mask);
     int query(ibv_srq_attr& attr) const;
+    /// XRC: the number that senders name it by; else 0.
+    [[nodiscard]] std::uint32_t number() const;
     void* user = nullptr;
 
     struct State;
@@ -139,7 +152,13 @@ class QueuePair {
     /// Posts in order; at the first bad one stops, sets *bad to it and returns EINVAL, ENOMEM or
     /// EFAULT-like errno. Those before it are posted.
     int post_send(ibv_send_wr* list, ibv_send_wr** bad);
+    /// The same, but either all are posted or none.
+    int post_send_whole(ibv_send_wr* list);
     int post_receive(ibv_recv_wr* list, ibv_recv_wr** bad);
+    /// Joins or leaves a multicast group. Joining twice is once; leaving what was not joined is
+    /// EINVAL.
+    int attach(const ibv_gid& group, std::uint16_t lid);
+    int detach(const ibv_gid& group, std::uint16_t lid);
     void* user = nullptr;
 
     struct State;
@@ -182,12 +201,47 @@ class Hca {
     /// Registers memory. On success sets the keys. `iova` is what remote peers call the first byte.
     int reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64_t iova, int access,
                std::uint32_t& lkey, std::uint32_t& rkey);
-    int dereg_mr(std::uint32_t lkey);
+    int dereg_mr(std::uint32_t lkey);  ///< EBUSY while a window is bound to it.
+    struct MrChange {
+        int flags;  ///< IBV_REREG_MR_CHANGE_*: which of these are meant.
+        std::uint32_t pd;
+        void* address;
+        std::size_t length;
+        std::uint64_t iova;
+        int access;
+    };
+    /// Changes a region, which keeps its key. On an error it is as it was. EBUSY while a window is
+    /// bound to it.
+    int rereg_mr(std::uint32_t lkey, const MrChange& change);
+    /// A key for local buffers that need not exist: writes are dropped, reads give zeros.
+    int alloc_null_mr(std::uint32_t pd, std::uint32_t& lkey);
+    /// Makes pages of regions present. EINVAL, EFAULT as ibv_advise_mr has it.
+    int advise_mr(std::uint32_t pd, bool writes, bool checked, const ibv_sge* sges,
+                  std::uint32_t count);
 
-    int create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out);
+    /// A memory window, unbound. It is bound by posting IBV_WR_BIND_MW.
+    int alloc_mw(std::uint32_t pd, ibv_mw_type type, std::uint32_t& rkey);
+    int dealloc_mw(std::uint32_t rkey);  ///< Any key that it has had.
+
+    struct CqOptions {
+        bool stamped = false;         ///< Keeps the time of each completion.
+        bool ignore_overrun = false;  ///< When full, the oldest makes room.
+    };
+    int create_cq(int entries, CompletionChannel* channel, CompletionQueue*& out) {
+        return create_cq(entries, channel, {}, out);
+    }
+    int create_cq(int entries, CompletionChannel* channel, CqOptions options,
+                  CompletionQueue*& out);
     int destroy_cq(CompletionQueue* cq);  ///< EBUSY while a QP uses it.
     int create_srq(std::uint32_t pd, ibv_srq_attr& attr, SharedReceiveQueue*& out);
     int destroy_srq(SharedReceiveQueue* srq);
+    /// XRC. A domain with a file (fd >= 0) is shared by all of this process that open that file.
+    int open_xrcd(int fd, int flags, std::uint32_t& domain);
+    int close_xrcd(std::uint32_t domain);
+    int create_xrc_srq(std::uint32_t pd, std::uint32_t domain, CompletionQueue* cq,
+                       ibv_srq_attr& attr, SharedReceiveQueue*& out);
+    /// Another handle on an XRC receive QP of this process: each is destroyed by itself.
+    int open_qp(std::uint32_t domain, std::uint32_t number, QueuePair*& out);
     struct QpRequest {
         std::uint32_t pd;
         ibv_qp_type type;
@@ -196,6 +250,8 @@ class Hca {
         SharedReceiveQueue* srq;  ///< May be null.
         ibv_qp_cap cap;           ///< Raised to what was given.
         bool signal_all;
+        std::uint32_t xrc_domain = 0;  ///< IBV_QPT_XRC_RECV, which has no PD and no CQs.
+        bool refuses_own = false;      ///< IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.
     };
     int create_qp(QpRequest& request, QueuePair*& out);
     int destroy_qp(QueuePair* qp);

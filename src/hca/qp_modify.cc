@@ -45,7 +45,17 @@ void clear_fabric_side(Attachment& a, QueuePair::State& qp) {
     if (locked) entry.lock.store(0, std::memory_order_release);
 }
 
+/// Type 2 windows end with the QP that bound them, and with its reset (IBTA 10.6.7.2.6).
+void unbind_windows(Attachment& a, const QueuePair::State& qp) {
+    for (auto& [index, window] : a.windows)
+        if (window.type == IBV_MW_TYPE_2 && window.region != 0 &&
+            a.arena.mr(index).bound_qp == qp.number) {
+            a.unbind(window, index);
+        }
+}
+
 void to_reset(Attachment& a, QueuePair::State& qp) {
+    unbind_windows(a, qp);
     a.pay_last_ack(qp);
     a.forget_debts(qp);
     qp.lag = 0;
@@ -70,7 +80,7 @@ void to_rtr(Attachment& a, QueuePair::State& qp) {
     entry.max_reads = qp.attr.max_dest_rd_atomic;
     entry.responder = {};
     entry.responder.expected_psn = qp.attr.rq_psn;
-    qp.rules = {qp.type == IBV_QPT_RC,
+    qp.rules = {qp.reliable(),
                 (entry.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
                 (entry.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
                 (entry.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
@@ -83,7 +93,8 @@ void to_rtr(Attachment& a, QueuePair::State& qp) {
 
 void to_rts(Attachment& a, QueuePair::State& qp) {
     transport::RequesterRules rules;
-    rules.reliable = qp.type == IBV_QPT_RC;
+    rules.reliable = qp.reliable();
+    rules.xrc = qp.is_xrc();
     rules.mtu = qp.entry().mtu_bytes;
     // On links with rates a packet keeps all others off for its length.
     const bool rated = a.arena.header().rated.load(std::memory_order_relaxed) != 0;
@@ -177,6 +188,10 @@ int resolve_address(const Attachment& a, AddressHandle& handle) {
                 }
             }
         }
+        if (handle.attr.grh.dgid.raw[0] == 0xff) {  // a group: whoever belongs to it
+            handle.dlid = std::max<std::uint32_t>(handle.attr.dlid, kFirstGroupLid);
+            return 0;
+        }
         if (handle.attr.dlid == 0) return EINVAL;
     }
     if (handle.attr.dlid == 0) return EINVAL;
@@ -189,7 +204,10 @@ void CompletionQueue::State::forget(std::uint32_t qp_number) {
     std::uint32_t kept = 0;
     for (std::uint32_t i = 0; i < count; ++i) {
         const ibv_wc wc = ring[(first + i) % capacity];
-        if (wc.qp_num != qp_number) ring[(first + kept++) % capacity] = wc;
+        if (wc.qp_num == qp_number) continue;
+        const auto to = (first + kept++) % capacity;
+        ring[to] = wc;
+        if (!stamps.empty()) stamps[to] = stamps[(first + i) % capacity];
     }
     count = kept;
 }
@@ -278,7 +296,7 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
     entry.own_lid = a.arena.port(a.arena.node(a.node).first_port).lid;
     entry.mtu_bytes = a.arena.header().mtu_bytes;
     entry.service_level = 0;
-    entry.reliable = qp.type == IBV_QPT_RC ? 1 : 0;
+    entry.reliable = qp.reliable() ? 1 : 0;
     entry.choked.store(0, std::memory_order_relaxed);
     entry.closing.store(0, std::memory_order_release);
     if (entry.initialised.load(std::memory_order_acquire) == 0) {
@@ -315,54 +333,85 @@ int check_caps(const Hca::QpRequest& request) {
     if (cap.max_send_wr > kQueueMax || cap.max_recv_wr > kQueueMax) return EINVAL;
     if (cap.max_send_sge > kSgeMax || cap.max_recv_sge > kSgeMax) return EINVAL;
     if (cap.max_inline_data > kInlineMax) return EINVAL;
-    if (request.send_cq == nullptr || request.receive_cq == nullptr) return EINVAL;
-    return 0;
+    switch (request.type) {
+        case IBV_QPT_RC:
+        case IBV_QPT_UC:
+        case IBV_QPT_UD:
+            return request.send_cq == nullptr || request.receive_cq == nullptr ? EINVAL : 0;
+        case IBV_QPT_XRC_SEND:
+            return request.send_cq == nullptr || request.srq != nullptr ? EINVAL : 0;
+        case IBV_QPT_XRC_RECV:
+            return request.xrc_domain == 0 || request.srq != nullptr ? EINVAL : 0;
+        default:
+            return EOPNOTSUPP;
+    }
+}
+
+void size_queues(QueuePair::State& qp) {
+    const std::size_t slots = qp.requester.slots();
+    qp.sends.resize(slots);
+    qp.send_sges.resize(slots * qp.cap.max_send_sge);
+    qp.inline_data.resize(slots * qp.cap.max_inline_data);
+    if (qp.type == IBV_QPT_UD) qp.datagrams.resize(slots);
+    if (qp.srq == nullptr && !qp.is_xrc())
+        qp.receives.resize(std::max(qp.cap.max_recv_wr, 1U), qp.cap.max_recv_sge);
+    qp.requester.reset({}, 0);
+}
+
+/// Counts the QP in (1) or out (-1) with all that it uses.
+void count_user(Hca::State& hca, QueuePair::State& qp, std::uint32_t change) {
+    if (qp.type == IBV_QPT_XRC_RECV) {
+        qp.attachment->xrc_domains[qp.domain - 1].users += change;
+        return;
+    }
+    const auto pd = hca.pds.find(qp.pd);
+    if (pd != hca.pds.end()) pd->second += change;
+    qp.send_cq->users += change;
+    if (qp.receive_cq != nullptr) qp.receive_cq->users += change;
+    if (qp.srq != nullptr) qp.srq->users += change;
 }
 
 }  // namespace
 
 int Hca::create_qp(QpRequest& request, QueuePair*& out) {
-    if (request.type != IBV_QPT_RC && request.type != IBV_QPT_UC && request.type != IBV_QPT_UD) {
-        return EOPNOTSUPP;
-    }
     int error = check_caps(request);
     if (error != 0) return error;
     auto& a = *state_->attachment;
     if (a.inherited()) return EIO;
     const std::lock_guard guard(a.lock);
     if (!a.usable()) return EIO;
-    const auto pd = state_->pds.find(request.pd);
-    if (pd == state_->pds.end()) return EINVAL;
+    const bool receives_only = request.type == IBV_QPT_XRC_RECV;
+    if (!receives_only && state_->pds.find(request.pd) == state_->pds.end()) return EINVAL;
+    if (receives_only && (request.xrc_domain > a.xrc_domains.size() ||
+                          a.xrc_domains[request.xrc_domain - 1].opens == 0)) {
+        return EINVAL;
+    }
     const auto index = claim_entry(a);
     if (index == arena::kNone) return ENOMEM;
     auto& cap = request.cap;
     // Devices give more than was asked for, and programs count on a few bytes without asking.
     cap.max_inline_data = std::max(cap.max_inline_data, kInlineLeast);
+    if (request.type == IBV_QPT_XRC_SEND) cap.max_recv_wr = cap.max_recv_sge = 0;
+    if (receives_only) cap = {};
     cap.max_send_wr = std::max(cap.max_send_wr, 1U);
     cap.max_send_sge = std::max(cap.max_send_sge, 1U);
     cap.max_recv_sge = std::max(cap.max_recv_sge, 1U);
     auto qp = std::make_unique<QueuePair::State>(state_->attachment, index, cap.max_send_wr);
     qp->hca = state_.get();
     qp->type = request.type;
-    qp->pd = request.pd;
+    qp->pd = receives_only ? 0 : request.pd;
     qp->cap = cap;
     qp->signal_all = request.signal_all;
-    qp->send_cq = &request.send_cq->state();
-    qp->receive_cq = &request.receive_cq->state();
+    qp->domain = receives_only ? request.xrc_domain : 0;
+    qp->refuses_own = request.refuses_own;
+    const auto queue = [](CompletionQueue* cq) { return cq == nullptr ? nullptr : &cq->state(); };
+    qp->send_cq = receives_only ? nullptr : queue(request.send_cq);
+    qp->receive_cq = qp->is_xrc() ? nullptr : queue(request.receive_cq);
     qp->srq = request.srq != nullptr ? &request.srq->state() : nullptr;
-    const std::size_t slots = qp->requester.slots();
-    qp->sends.resize(slots);
-    qp->send_sges.resize(slots * cap.max_send_sge);
-    qp->inline_data.resize(slots * cap.max_inline_data);
-    if (qp->type == IBV_QPT_UD) qp->datagrams.resize(slots);
-    if (qp->srq == nullptr) qp->receives.resize(std::max(cap.max_recv_wr, 1U), cap.max_recv_sge);
-    qp->requester.reset({}, 0);
+    size_queues(*qp);
     qp->local_index = local_index_for(a, qp.get());
     prepare_entry(a, *qp);
-    ++pd->second;
-    ++qp->send_cq->users;
-    ++qp->receive_cq->users;
-    if (qp->srq != nullptr) ++qp->srq->users;
+    count_user(*state_, *qp, 1);
     out = new QueuePair(std::move(qp));
     return 0;
 }
@@ -373,6 +422,9 @@ int Hca::destroy_qp(QueuePair* qp) {
     if (a.inherited()) return EIO;
     {
         const std::lock_guard guard(a.lock);
+        if (state.groups != 0) return EBUSY;
+        if (--state.opens != 0) return 0;
+        unbind_windows(a, state);
         state.entry().closing.store(1, std::memory_order_release);
         a.remove_actor(state);
         a.pay_last_ack(state);
@@ -383,13 +435,9 @@ int Hca::destroy_qp(QueuePair* qp) {
             a.hot = nullptr;
         }
         a.qps[state.local_index] = nullptr;
-        state.send_cq->forget(state.number);
-        state.receive_cq->forget(state.number);
-        --state.send_cq->users;
-        --state.receive_cq->users;
-        if (state.srq != nullptr) --state.srq->users;
-        const auto pd = state_->pds.find(state.pd);
-        if (pd != state_->pds.end()) --pd->second;
+        if (state.send_cq != nullptr) state.send_cq->forget(state.number);
+        if (state.receive_cq != nullptr) state.receive_cq->forget(state.number);
+        count_user(*state_, state, ~0U);
         state.entry().owner.store(0, std::memory_order_release);
     }
     state_->forget(qp);

@@ -15,6 +15,7 @@ struct Operation {
     ibv_wc_opcode wc;
     bool immediate;
     bool rc_only;
+    bool invalidate = false;
 };
 
 /// False for what this device does not do.
@@ -42,6 +43,15 @@ bool operation_of(ibv_wr_opcode opcode, Operation& out) {
         case IBV_WR_ATOMIC_FETCH_AND_ADD:
             out = {RequestKind::kFetchAdd, IBV_WC_FETCH_ADD, false, true};
             return true;
+        case IBV_WR_SEND_WITH_INV:
+            out = {RequestKind::kSend, IBV_WC_SEND, false, true, true};
+            return true;
+        case IBV_WR_BIND_MW:
+            out = {RequestKind::kLocal, IBV_WC_BIND_MW, false, false};
+            return true;
+        case IBV_WR_LOCAL_INV:
+            out = {RequestKind::kLocal, IBV_WC_LOCAL_INV, false, false};
+            return true;
         default:
             return false;
     }
@@ -65,6 +75,14 @@ bool total_bytes(const ibv_send_wr& wr, std::uint32_t sge_max, std::uint64_t& by
     return bytes <= kMessageMax;
 }
 
+int check_local(const ibv_send_wr& wr) {
+    if (wr.opcode != IBV_WR_BIND_MW) return 0;
+    const auto& bind = wr.bind_mw;
+    // Windows of type 1 have a verb of their own (ibv_bind_mw).
+    if (bind.mw == nullptr || bind.mw->type != IBV_MW_TYPE_2) return EINVAL;
+    return bind.bind_info.mr == nullptr && bind.bind_info.length != 0 ? EINVAL : 0;
+}
+
 /// Checks the work request against the queue pair. 0 or an errno value.
 int check_send(const QueuePair::State& qp, const ibv_send_wr& wr, Operation& operation,
                std::uint64_t& bytes) {
@@ -72,10 +90,14 @@ int check_send(const QueuePair::State& qp, const ibv_send_wr& wr, Operation& ope
     if ((wr.send_flags & ~kSendFlags) != 0) return EINVAL;
     if (qp.type == IBV_QPT_UD && operation.kind != transport::RequestKind::kSend) return EINVAL;
     if (qp.type == IBV_QPT_UC && operation.rc_only) return EINVAL;
+    if (qp.type == IBV_QPT_XRC_RECV) return EINVAL;
+    if (operation.kind == transport::RequestKind::kLocal) return check_local(wr);
     if (!total_bytes(wr, qp.cap.max_send_sge, bytes)) return EINVAL;
     const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0;
     if (inlined && bytes > qp.cap.max_inline_data) return EINVAL;
-    if (inlined && operation.rc_only) return EINVAL;
+    const bool takes = operation.kind == transport::RequestKind::kSend ||
+                       operation.kind == transport::RequestKind::kWrite;
+    if (inlined && !takes) return EINVAL;
     if (is_atomic(operation.kind) && (bytes != 8 || wr.num_sge != 1)) return EINVAL;
     return 0;
 }
@@ -101,11 +123,15 @@ bool take_buffers(QueuePair::State& qp, std::uint32_t slot, const ibv_send_wr& w
         to[i] = wr.sg_list[i];
         if (to[i].length == 0) continue;
         const int access = reads || is_atomic(kind) ? IBV_ACCESS_LOCAL_WRITE : 0;
-        const auto* mr = a.find_mr(a.identity, qp.pd, to[i].lkey, to[i].addr, to[i].length, access);
+        const auto* mr =
+            a.find_mr(a.identity, qp.pd, to[i].lkey, to[i].addr, to[i].length, access, nullptr);
         if (mr == nullptr) return false;
         // A read's buffers are looked up again when the data comes, so they keep their keys'
         // addresses.
-        if (!reads) to[i].addr = mr->address + (to[i].addr - mr->iova);
+        if (reads) continue;
+        to[i].addr = (mr->access_flags & arena::kMrNull) != 0
+                         ? kNoMemory
+                         : mr->address + (to[i].addr - mr->iova);
     }
     return true;
 }
@@ -117,7 +143,9 @@ transport::Request request_of(const ibv_send_wr& wr, const Operation& operation,
     request.solicited = (wr.send_flags & IBV_SEND_SOLICITED) != 0;
     request.fence = (wr.send_flags & IBV_SEND_FENCE) != 0;
     request.has_immediate = operation.immediate;
-    request.immediate = __builtin_bswap32(wr.imm_data);
+    request.invalidate = operation.invalidate;
+    request.immediate = operation.invalidate ? wr.invalidate_rkey : __builtin_bswap32(wr.imm_data);
+    request.srq_number = wr.qp_type.xrc.remote_srqn;
     request.length = is_atomic(operation.kind) ? 0 : static_cast<std::uint32_t>(bytes);
     if (is_atomic(operation.kind)) {
         request.rkey = wr.wr.atomic.rkey;
@@ -143,8 +171,30 @@ void fill_slot(const QueuePair::State& qp, SendSlot& send, const ibv_send_wr& wr
     send.local_error = IBV_WC_SUCCESS;
 }
 
+/// A bind or invalidation takes its turn in the queue.
+int post_local(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& operation) {
+    if (qp.requester.outstanding() >= qp.cap.max_send_wr) return ENOMEM;
+    if (qp.local_work.empty()) qp.local_work.resize(qp.requester.slots());
+    transport::Request request;
+    request.kind = operation.kind;
+    request.fence = (wr.send_flags & IBV_SEND_FENCE) != 0;
+    const auto slot = qp.requester.post(request);
+    fill_slot(qp, qp.sends[slot], wr, operation, 0);
+    qp.sends[slot].sge_count = 0;
+    auto& work = qp.local_work[slot];
+    if (wr.opcode != IBV_WR_BIND_MW) {
+        work = LocalWork{wr.invalidate_rkey};
+        return 0;
+    }
+    const auto& info = wr.bind_mw.bind_info;
+    work = {wr.bind_mw.rkey,      wr.bind_mw.mw->rkey, info.mr == nullptr ? 0 : info.mr->lkey,
+            info.mw_access_flags, info.addr,           info.length};
+    return 0;
+}
+
 int post_connected(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& operation,
                    std::uint64_t bytes) {
+    if (operation.kind == transport::RequestKind::kLocal) return post_local(qp, wr, operation);
     if (qp.requester.outstanding() >= qp.cap.max_send_wr) return ENOMEM;
     const auto slot = qp.requester.post(request_of(wr, operation, bytes));
     fill_slot(qp, qp.sends[slot], wr, operation, bytes);
@@ -184,6 +234,13 @@ int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& 
     // A Q_Key with its highest bit set means the QP's own (IBTA 10.2.5).
     header.qkey = (wr.wr.ud.remote_qkey >> 31U) != 0 ? qp.attr.qkey : wr.wr.ud.remote_qkey;
     header.payload_length = static_cast<std::uint32_t>(bytes);
+    const auto& gid = ah->attr.grh.dgid;
+    const bool to_gid = ah->attr.is_global != 0 && gid.raw[0] == 0xff;
+    if (header.dest_qp == kGroupQp && (to_gid || ah->dlid >= kFirstGroupLid)) {
+        header.set(wire::kFlagMulticast);
+        std::memcpy(&header.swap_or_add, gid.raw, 8);
+        std::memcpy(&header.compare, gid.raw + 8, 8);
+    }
     return 0;
 }
 
@@ -219,6 +276,19 @@ void ReceiveRing::pop(std::uint64_t& wr_id, Buffers& buffers) {
     --count_;
 }
 
+void ReceiveRing::grow(std::uint32_t capacity) {
+    ReceiveRing larger;
+    larger.resize(capacity, sge_max_);
+    for (std::uint32_t i = 0; i < count_; ++i) {
+        const auto from = (first_ + i) % capacity_;
+        larger.slots_[i] = slots_[from];
+        std::copy_n(sges_.data() + static_cast<std::size_t>(from) * sge_max_, sge_max_,
+                    larger.sges_.data() + static_cast<std::size_t>(i) * sge_max_);
+    }
+    larger.count_ = count_;
+    *this = std::move(larger);
+}
+
 QueuePair::QueuePair(std::unique_ptr<State> state) : state_(std::move(state)) {
     state_->self = this;
 }
@@ -231,29 +301,41 @@ ibv_qp_state QueuePair::current_state() const {
     return state_->state.load(std::memory_order_relaxed);
 }
 
-int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
-    auto& qp = *state_;
-    auto& a = *qp.attachment;
-    if (a.inherited()) {
-        if (bad != nullptr) *bad = list;
-        return EIO;
-    }
-    const std::lock_guard guard(a.lock);
-    int error = a.usable() ? 0 : EIO;
-    const auto state = qp.state.load(std::memory_order_relaxed);
-    if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) error = EINVAL;
-    ibv_send_wr* wr = list;
-    for (; wr != nullptr && error == 0; wr = wr->next) {
+namespace {
+
+/// 0 if work may be posted in this state at all.
+int may_post(const Attachment& a, ibv_qp_state state) {
+    if (!a.usable()) return EIO;
+    const bool early = state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR;
+    return early ? EINVAL : 0;
+}
+
+int post_one(QueuePair::State& qp, const ibv_send_wr& wr) {
+    Operation operation{};
+    std::uint64_t bytes = 0;
+    const int error = check_send(qp, wr, operation, bytes);
+    if (error != 0) return error;
+    return qp.type == IBV_QPT_UD ? post_datagram(qp, wr, operation, bytes)
+                                 : post_connected(qp, wr, operation, bytes);
+}
+
+/// What posting would answer, without posting.
+int check_whole(const QueuePair::State& qp, const ibv_send_wr* list) {
+    std::uint32_t count = 0;
+    for (const auto* wr = list; wr != nullptr; wr = wr->next, ++count) {
         Operation operation{};
         std::uint64_t bytes = 0;
-        error = check_send(qp, *wr, operation, bytes);
-        if (error == 0) {
-            error = qp.type == IBV_QPT_UD ? post_datagram(qp, *wr, operation, bytes)
-                                          : post_connected(qp, *wr, operation, bytes);
-        }
-        if (error != 0) break;
+        const int error = check_send(qp, *wr, operation, bytes);
+        if (error != 0) return error;
+        if (qp.type != IBV_QPT_UD) continue;
+        if (wr->wr.ud.ah == nullptr || bytes > qp.attachment->arena.header().mtu_bytes)
+            return EINVAL;
     }
-    if (error != 0 && bad != nullptr) *bad = wr;
+    return count > qp.cap.max_send_wr - qp.requester.outstanding() ? ENOMEM : 0;
+}
+
+/// Has what was posted sent, and leaves the engine.
+void launch(Attachment& a, QueuePair::State& qp, ibv_qp_state state) {
     if (state == IBV_QPS_ERR || state == IBV_QPS_SQE) {
         qp.requester.flush();
         a.collect(qp);
@@ -263,6 +345,42 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     a.pay();
     a.flush_wakes();
     a.leave_to_thread();
+}
+
+}  // namespace
+
+int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
+    auto& qp = *state_;
+    auto& a = *qp.attachment;
+    if (a.inherited()) {
+        if (bad != nullptr) *bad = list;
+        return EIO;
+    }
+    const std::lock_guard guard(a.lock);
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    int error = may_post(a, state);
+    ibv_send_wr* wr = list;
+    for (; wr != nullptr && error == 0; wr = wr->next) {
+        error = post_one(qp, *wr);
+        if (error != 0) break;
+    }
+    if (error != 0 && bad != nullptr) *bad = wr;
+    launch(a, qp, state);
+    return error;
+}
+
+int QueuePair::post_send_whole(ibv_send_wr* list) {
+    auto& qp = *state_;
+    auto& a = *qp.attachment;
+    if (a.inherited()) return EIO;
+    const std::lock_guard guard(a.lock);
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    int error = may_post(a, state);
+    // One alone is whole by itself.
+    if (error == 0 && list != nullptr && list->next != nullptr) error = check_whole(qp, list);
+    for (auto* wr = list; wr != nullptr && error == 0; wr = wr->next)
+        error = post_one(qp, *wr);
+    launch(a, qp, state);
     return error;
 }
 
@@ -334,9 +452,15 @@ int SharedReceiveQueue::post(ibv_recv_wr* list, ibv_recv_wr** bad) {
 int SharedReceiveQueue::modify(const ibv_srq_attr& attr, int mask) {
     if (state_->attachment->inherited()) return EIO;
     const std::lock_guard guard(state_->attachment->lock);
-    if ((mask & ~IBV_SRQ_LIMIT) != 0) return EOPNOTSUPP;  // resizing is not offered
-    if ((mask & IBV_SRQ_LIMIT) == 0) return 0;
-    if (attr.srq_limit > state_->ring.capacity()) return EINVAL;
+    if ((mask & ~(IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR)) != 0) return EINVAL;
+    const bool resizes = (mask & IBV_SRQ_MAX_WR) != 0;
+    const bool limits = (mask & IBV_SRQ_LIMIT) != 0;
+    const auto capacity = resizes ? attr.max_wr : state_->ring.capacity();
+    const auto limit = limits ? attr.srq_limit : state_->limit;
+    if (capacity == 0 || capacity > kQueueMax || capacity < state_->ring.count()) return EINVAL;
+    if (limit > capacity) return EINVAL;
+    if (resizes) state_->ring.grow(capacity);
+    if (!limits) return 0;
     state_->limit = attr.srq_limit;
     if (state_->limit != 0 && state_->ring.count() < state_->limit) {
         state_->limit = 0;

@@ -51,6 +51,25 @@ __attribute__((no_sanitize("address", "thread"), noinline)) void copy_pages(void
     }
 }
 
+struct Copy {
+    void* at;
+    std::uintptr_t original;
+    std::size_t bytes;
+    int protection;
+};
+
+/// What this process has moved outlives the attachment that moved it, being the program's memory:
+/// so the windows are remembered for good, and copies are made of all that is mapped of them.
+/// Guarded by the registry's lock, which is held around a fork. Never destroyed.
+struct Moved {
+    std::vector<std::uint64_t> windows;  ///< Inodes of the windows of this process.
+    std::vector<Copy> copies;
+};
+Moved& moved() {
+    static auto* instance = new Moved;
+    return *instance;
+}
+
 int thread_count() {
     DIR* tasks = opendir("/proc/self/task");
     if (tasks == nullptr) return 1 << 20;
@@ -68,7 +87,9 @@ void RegisteredMemory::start(runtime::UniqueFd window, bool kernel_copy) {
     window_ = std::move(window);
     kernel_copy_ = kernel_copy;
     struct stat status {};
-    if (fstat(window_.get(), &status) == 0) window_inode_ = status.st_ino;
+    if (fstat(window_.get(), &status) != 0) return;
+    window_inode_ = status.st_ino;
+    moved().windows.push_back(window_inode_);
 }
 
 std::vector<RegisteredMemory::Area> RegisteredMemory::read_areas(std::uintptr_t begin,
@@ -96,8 +117,10 @@ std::vector<RegisteredMemory::Area> RegisteredMemory::read_areas(std::uintptr_t 
             area.anonymous =
                 number == 0 && (*rest == '\n' || std::strncmp(rest, "[heap]", 6) == 0 ||
                                 std::strncmp(rest, "[anon", 5) == 0);
-            area.window = area.shared && number == window_inode_ &&
-                          std::strncmp(rest, kWindowName, std::strlen(kWindowName)) == 0;
+            const bool window =
+                area.shared && std::strncmp(rest, kWindowName, std::strlen(kWindowName)) == 0;
+            area.inode = window ? number : 0;
+            area.window = window && number == window_inode_;
             areas.push_back(area);
         }
         line = newline == nullptr ? nullptr : newline + 1;
@@ -193,34 +216,45 @@ void RegisteredMemory::reclaim() {
     reclaim_at_ = window_end_ + (256ULL << 20U);
 }
 
-void RegisteredMemory::copy_for_child() {
-    for (const auto& area : read_areas(0, ~std::uintptr_t{0})) {
-        if (!area.window) continue;
+void RegisteredMemory::plan_copies() {
+    auto& all = moved();
+    for (const auto& area : RegisteredMemory().read_areas(0, ~std::uintptr_t{0})) {
+        if (area.inode == 0 || std::count(all.windows.begin(), all.windows.end(), area.inode) == 0)
+            continue;
         const std::size_t bytes = area.end - area.begin;
         const int protection = (area.readable ? PROT_READ : 0) | (area.writable ? PROT_WRITE : 0);
         void* fresh =
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (fresh == MAP_FAILED) continue;
-        if (area.readable) {
-            copy_pages(fresh, reinterpret_cast<const void*>(area.begin), bytes);
-        }
-        copies_.push_back({fresh, area.begin, bytes, protection});
+        all.copies.push_back({fresh, area.begin, bytes, protection});
+    }
+}
+
+void RegisteredMemory::copy_for_child() {
+    for (const auto& copy : moved().copies) {
+        if ((copy.protection & PROT_READ) == 0) continue;
+        copy_pages(copy.at, reinterpret_cast<const void*>(copy.original), copy.bytes);
     }
 }
 
 void RegisteredMemory::adopt_copies() {
-    for (const auto& copy : copies_) {
+    for (const auto& copy : moved().copies) {
         mprotect(copy.at, copy.bytes, copy.protection);
         mremap(copy.at, copy.bytes, copy.bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                reinterpret_cast<void*>(copy.original));
     }
-    copies_.clear();
 }
 
 void RegisteredMemory::drop_copies() {
-    for (const auto& copy : copies_)
+    for (const auto& copy : moved().copies)
         munmap(copy.at, copy.bytes);
-    copies_.clear();
+    moved().copies.clear();
+}
+
+void RegisteredMemory::forget_copies() {
+    // What a child has is its own: no window of its parent's is mapped in it any more.
+    moved().copies.clear();
+    moved().windows.clear();
 }
 
 }  // namespace weir::hca

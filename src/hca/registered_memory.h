@@ -41,19 +41,29 @@ class RegisteredMemory {
     int place(std::uintptr_t address, std::size_t length, bool writable, int own_threads,
               Placement& placement);
 
-    /// Around fork(): before it, in the parent, copies every moved range; after it the child puts
-    /// the copies in place of the shared pages, and the parent drops them. So the child has the
-    /// memory of the moment of the fork, whatever peers write meanwhile, as the kernel has it for
-    /// pinned pages.
-    void copy_for_child();
-    void adopt_copies();
-    void drop_copies();
+    /// Around fork(), so that the child has the memory of the moment of the fork, whatever peers
+    /// write meanwhile, as the kernel has it for pinned pages. Before it, in the parent, room is
+    /// made for copies of every moved range, and then they are filled. After it the child puts them
+    /// in place of the shared pages, and the parent drops them.
+    ///
+    /// The heap itself may be among the ranges. So nothing may be allocated or freed between the
+    /// filling and the fork, else the child's heap is of two moments; and until the child has
+    /// adopted its copies it may write nowhere on the heap, for it is still the parent's.
+    ///
+    /// Of the whole process: what an attachment moved stays moved when it ends.
+    static void plan_copies();
+    static void copy_for_child();
+    static void adopt_copies();
+    static void drop_copies();
+    /// The child's, once it has adopted them.
+    static void forget_copies();
 
   private:
     struct Area {  // one line of /proc/self/maps, as far as it matters
         std::uintptr_t begin;
         std::uintptr_t end;
         bool readable, writable, shared, anonymous, stack, window;
+        std::uint64_t inode;  ///< Of a window, ours or not; else 0.
         std::uint64_t offset;
     };
     [[nodiscard]] std::vector<Area> read_areas(std::uintptr_t begin, std::uintptr_t end) const;
@@ -61,13 +71,6 @@ class RegisteredMemory {
     std::uint64_t take_window(std::uint64_t bytes);
     void reclaim();
 
-    struct Copy {
-        void* at;
-        std::uintptr_t original;
-        std::size_t bytes;
-        int protection;
-    };
-    std::vector<Copy> copies_;
     struct Range {
         std::uint64_t offset;
         std::uint64_t bytes;

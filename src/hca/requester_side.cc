@@ -52,7 +52,11 @@ void gather(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset
             continue;
         }
         const auto part = std::min(length, sge->length - offset);
-        std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
+        if (sge->addr == kNoMemory) {
+            std::memset(to, 0, part);
+        } else {
+            std::memcpy(to, reinterpret_cast<const void*>(sge->addr + offset), part);
+        }
         to += part;
         length -= part;
         offset = 0;
@@ -66,7 +70,10 @@ std::uint64_t contiguous(const QueuePair::State& qp, std::uint32_t slot, std::ui
     if (send.inlined) return 0;
     const ibv_sge* sge = &qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
     for (std::uint32_t i = 0; i < send.sge_count; ++i, ++sge) {
-        if (offset < sge->length) return length <= sge->length - offset ? sge->addr + offset : 0;
+        if (offset < sge->length) {
+            const bool whole = length <= sge->length - offset && sge->addr != kNoMemory;
+            return whole ? sge->addr + offset : 0;
+        }
         offset -= sge->length;
     }
     return 0;
@@ -86,7 +93,7 @@ bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& ou
         }
         return true;
     }
-    const bool may_refer = qp.type == IBV_QPT_RC && a.reach.kernel_copy_allowed();
+    const bool may_refer = qp.reliable() && a.reach.kernel_copy_allowed();
     const auto here = may_refer ? contiguous(qp, out.slot, out.offset, length) : 0;
     const auto bulk = one_sided && here != 0 ? 0 : a.pool.take_bulk(index);
     if (bulk != 0) {
@@ -106,6 +113,7 @@ bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& ou
 
 std::uint32_t wire_words(const PacketHeader& header) {
     const auto bytes = wire::kLrhBytes + (header.has(wire::kFlagGrh) ? wire::kGrhBytes : 0) +
+                       (header.has(wire::kFlagXrc) ? wire::kXrcEthBytes : 0) +
                        wire::transport_header_bytes(header.opcode) + header.payload_length +
                        wire::kIcrcBytes;
     return static_cast<std::uint32_t>((bytes + 3) / 4);
@@ -202,18 +210,67 @@ bool send_read_response(Attachment& a, const arena::QpEntry& from, const PacketH
     return true;
 }
 
+bool Attachment::send_copy(QueuePair::State& qp, const Emission& out) {
+    std::uint32_t generation = 0;
+    const auto index = pool.take(generation);
+    if (index == PacketPool::kNoPacket) return false;
+    if (place_payload(*this, qp, out, index, false)) {
+        const auto& header = out.header;
+        arena.packet(index).header = header;
+        arena.packet(index).acknowledged = 0;
+        const arena::Route route{header.dlid, header.sl,          false,
+                                 false,       wire_words(header), header.dest_qp};
+        if (send_packet(index, generation, arena.lids()[qp.entry().own_lid], route)) return true;
+    }
+    pool.put_back(index);
+    return false;
+}
+
+bool Attachment::send_to_group(QueuePair::State& qp, const Emission& out) {
+    Emission copy = out;
+    copy.header = qp.datagrams[out.slot];
+    copy.header.psn = qp.datagram_psn;
+    const auto group_lid = copy.header.dlid;
+    const bool by_gid = copy.header.has(wire::kFlagGrh);
+    const auto end = arena.header().groups_end.load(std::memory_order_acquire);
+    for (; qp.group_at < end; ++qp.group_at) {
+        const auto& member = arena.group(qp.group_at);
+        const auto number = member.qp.load(std::memory_order_acquire);
+        if (number == 0 || (number == qp.number && member.refuses_own != 0)) continue;
+        const bool same = by_gid ? std::memcmp(member.gid, &copy.header.swap_or_add, 8) == 0 &&
+                                       std::memcmp(member.gid + 8, &copy.header.compare, 8) == 0
+                                 : member.lid == group_lid;
+        if (!same) continue;
+        copy.header.dest_qp = number;
+        copy.header.dlid = member.port_lid;
+        if (!send_copy(qp, copy)) return false;
+    }
+    qp.group_at = 0;
+    qp.datagram_psn = wire::psn_next(qp.datagram_psn);
+    return true;
+}
+
 /// Sends one packet of the requester. False if nothing more can be sent now.
 bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out) {
     Emission out;
     if (!qp.requester.next(now, out)) return false;
+    if (out.local) return work_locally(qp, out.slot);
+    if (qp.type == IBV_QPT_UD && qp.datagrams[out.slot].has(wire::kFlagMulticast)) {
+        if (send_to_group(qp, out)) return true;
+        qp.requester.unsend();
+        qp.pumping = true;
+        (mover.next_time() == 0 ? retry : retry_in_time) = true;
+        return false;
+    }
     std::uint32_t generation = 0;
     const auto index = pool.take(generation);
     if (qp.type == IBV_QPT_UD) {
         out.header = qp.datagrams[out.slot];
         out.header.psn = qp.datagram_psn;
     }
-    const bool one_sided =
-        !wire::is_send(out.header.opcode) && !wire::has_immediate(out.header.opcode);
+    // Which PD an XRC request is checked against, its target alone can tell.
+    const bool one_sided = !wire::is_send(out.header.opcode) &&
+                           !wire::has_immediate(out.header.opcode) && !qp.is_xrc();
     if (index != PacketPool::kNoPacket && place_payload(*this, qp, out, index, one_sided)) {
         auto& entry = qp.entry();
         auto& header = arena.packet(index).header;
@@ -282,8 +339,8 @@ void Attachment::pump(QueuePair::State& qp) {
         one_sided_sent = one_sided_sent || one_sided;
         // Answers that have come already make room for more.
         if (one_sided || qp.requester.unsent()) service_responses(qp);
-        more = qp.type != IBV_QPT_RC || qp.requester.unacknowledged() < before;
-        if (qp.type != IBV_QPT_RC) collect(qp);
+        more = !qp.reliable() || qp.requester.unacknowledged() < before;
+        if (!qp.reliable()) collect(qp);
     }
     note_deadline(qp.requester.deadline());
     if (qp.requester.unacknowledged() == 0) {
@@ -331,6 +388,7 @@ void Attachment::collect(QueuePair::State& qp) {
 void Attachment::store_original(QueuePair::State& qp, std::uint32_t slot) {
     const ibv_sge& sge = qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
     const auto value = qp.requester.original(slot);
+    if (sge.addr == kNoMemory) return;
     std::memcpy(reinterpret_cast<void*>(sge.addr), &value, sizeof value);
 }
 

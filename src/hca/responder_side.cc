@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint32_t kBroken = 2;
 
 transport::ResponderRules rules_of(const arena::QpEntry& qp) {
-    return {qp.type == IBV_QPT_RC,
+    return {qp.reliable != 0,
             (qp.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
             (qp.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
             (qp.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
@@ -49,6 +49,7 @@ class EnvBase {
     EnvBase(Attachment& a, arena::QpEntry& qp, std::uint32_t owner, bool quiet)
         : a_(a),
           qp_(qp),
+          pd_(qp.pd),
           owner_(owner),
           quiet_(quiet) {}
 
@@ -78,10 +79,11 @@ class EnvBase {
   protected:
     const arena::MrEntry* find(std::uint32_t rkey, std::uint64_t address, std::uint64_t length,
                                int access) const {
-        return a_.find_mr(owner_, qp_.pd, rkey, address, length, access);
+        return a_.find_mr(owner_, pd_, rkey, address, length, access, &qp_);
     }
     Attachment& a_;
     arena::QpEntry& qp_;
+    std::uint32_t pd_;  ///< That requests are checked against.
     std::uint32_t owner_;
     bool quiet_;
     const arena::PacketEntry* packet_ = nullptr;
@@ -184,6 +186,16 @@ class OwnerEnv : public EnvBase {
         : EnvBase(a, qp.entry(), a.identity, false),
           state_(qp) {}
 
+    /// XRC: the packet says for whose receive queue it is, and so for whose PD. One that is not of
+    /// this QP's domain is none.
+    void choose_queue(const PacketHeader& header) {
+        const auto found = a_.xrc_srqs.find(wire::srq_number(header));
+        const bool ours = found != a_.xrc_srqs.end() && found->second->domain == state_.domain;
+        state_.srq = ours ? found->second : nullptr;
+        state_.receive_cq = ours ? found->second->cq : nullptr;
+        state_.receive_open = state_.receive_open && ours;
+        pd_ = ours ? found->second->pd : 0;
+    }
     Access write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
         const auto* mr = find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE);
         if (mr == nullptr) return Access::kDenied;
@@ -224,22 +236,29 @@ class OwnerEnv : public EnvBase {
         }
     }
     Receipt receive(const PacketHeader& header) {
+        if (state_.is_xrc() && state_.srq == nullptr) return Receipt::kTooLong;
         if (wire::starts_message(header.opcode) && !open()) return Receipt::kNoReceive;
         if (state_.open_bytes + header.payload_length > state_.open.bytes) {
             end(header, IBV_WC_LOC_LEN_ERR);
             return Receipt::kTooLong;
         }
         const auto status =
-            scatter(a_, qp_.pd, state_.open, state_.open_bytes, *packet_, header.payload_length);
+            scatter(a_, pd_, state_.open, state_.open_bytes, *packet_, header.payload_length);
         if (status != IBV_WC_SUCCESS) {
             end(header, status);
             return Receipt::kFault;
         }
         state_.open_bytes += header.payload_length;
+        if (wire::has_ieth(header.opcode) &&
+            a_.invalidate(state_, header.invalidate_rkey) != IBV_WC_SUCCESS) {
+            end(header, IBV_WC_REM_INV_REQ_ERR);
+            return Receipt::kFault;
+        }
         if (wire::ends_message(header.opcode)) end(header, IBV_WC_SUCCESS);
         return Receipt::kOk;
     }
     Receipt notify(const PacketHeader& header) {
+        if (state_.is_xrc() && state_.srq == nullptr) return Receipt::kFault;
         if (!open()) return Receipt::kNoReceive;
         end(header, IBV_WC_SUCCESS);
         return Receipt::kOk;
@@ -291,6 +310,9 @@ class OwnerEnv : public EnvBase {
         if (wire::has_immediate(header.opcode)) {
             wc.wc_flags |= IBV_WC_WITH_IMM;
             wc.imm_data = __builtin_bswap32(header.immediate);
+        } else if (wire::has_ieth(header.opcode)) {
+            wc.wc_flags |= IBV_WC_WITH_INV;
+            wc.invalidated_rkey = header.invalidate_rkey;
         }
         state_.receive_open = false;
         state_.receive_cq->push(wc, header.has(wire::kFlagSolicited));
@@ -380,6 +402,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
         if (packet.header.slid == entry.peer_lid) {
             if (qp.type == IBV_QPT_UC && starved(qp, packet.header)) break;
             env.set_packet(packet);
+            if (qp.type == IBV_QPT_XRC_RECV) env.choose_queue(packet.header);
             const auto verdict = responder.on_request(packet.header);
             if (verdict == Verdict::kLater) {
                 retry = true;
@@ -524,7 +547,7 @@ void Attachment::pay_last_ack(const QueuePair::State& qp) {
 
 void Attachment::act_as_peer(QueuePair::State& qp) {
     const auto peer = qp.attr.dest_qp_num;
-    if (qp.type == IBV_QPT_UD || peer >= arena::kQpCount) return;
+    if (qp.type == IBV_QPT_UD || qp.is_xrc() || peer >= arena::kQpCount) return;
     auto& entry = arena.qp(peer);
     const auto owner = entry.owner.load(std::memory_order_acquire);
     const auto ring = mover.request_ring(peer);

@@ -216,6 +216,7 @@ Result<void> plan_arena(const topology::Fabric& fabric, const routing::Tables& t
     header.processes_at = layout.place(arena::kProcessCount, sizeof(arena::ProcessEntry));
     header.qps_at = layout.place(arena::kQpCount, sizeof(arena::QpEntry));
     header.mrs_at = layout.place(arena::kMrCount, sizeof(arena::MrEntry));
+    header.groups_at = layout.place(arena::kGroupCount, sizeof(arena::GroupEntry));
     header.packets_at = layout.place(arena::kPacketCount, sizeof(arena::PacketEntry));
     header.services_at = layout.place(arena::kServiceCount, sizeof(arena::ServiceEntry));
     header.bulk_at = layout.place(std::uint64_t{arena::kProcessCount} * arena::kBulkPerProcess,

@@ -145,6 +145,12 @@ void ProcessTable::part(std::uint32_t index) {
     });
     visit_entries(header.services_at, 0, arena::kServiceCount, sizeof(arena::ServiceEntry),
                   [&](std::uint32_t i) { arena::release_service(arena_, i, identity); });
+    for (std::uint32_t i = 0; i < header.groups_end.load(std::memory_order_acquire); ++i) {
+        auto& group = arena_.group(i);
+        if (group.owner.load(std::memory_order_acquire) != identity) continue;
+        group.qp.store(0, std::memory_order_release);
+        group.owner.store(0, std::memory_order_release);
+    }
     slot.qps.clear();
     visit_entries(header.qps_at, 0, arena::kQpCount, sizeof(arena::QpEntry), [&](std::uint32_t i) {
         auto& qp = arena_.qp(i);

@@ -9,7 +9,14 @@ namespace weir::transport {
 namespace {
 
 /// Column of the tables below.
-enum Service : std::size_t { kReliable, kUnreliable, kDatagram, kServiceCount };
+enum Service : std::size_t {
+    kReliable,
+    kUnreliable,
+    kDatagram,
+    kXrcSend,
+    kXrcReceive,
+    kServiceCount
+};
 
 std::optional<Service> service_of(ibv_qp_type type) {
     switch (type) {
@@ -19,6 +26,10 @@ std::optional<Service> service_of(ibv_qp_type type) {
             return kUnreliable;
         case IBV_QPT_UD:
             return kDatagram;
+        case IBV_QPT_XRC_SEND:
+            return kXrcSend;
+        case IBV_QPT_XRC_RECV:
+            return kXrcReceive;
         default:
             return std::nullopt;
     }
@@ -51,43 +62,54 @@ constexpr int kDrainedReliable = kDrainedUnreliable | IBV_QP_PORT | IBV_QP_TIMEO
                                  IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC |
                                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 
+// XRC splits a reliable QP: its send side has no part in receiving, its receive side none in
+// sending, but for the timer of its own path (IBTA A14.5.2).
+constexpr int kSendXrc =
+    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kReceiveXrc = IBV_QP_TIMEOUT | IBV_QP_SQ_PSN;
+constexpr int kDrainedXrcSend = kDrainedUnreliable | IBV_QP_PORT | IBV_QP_TIMEOUT |
+                                IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kDrainedXrcReceive = kDrainedUnreliable | IBV_QP_PORT | IBV_QP_TIMEOUT |
+                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+
 using Masks = AttributeMasks;
+constexpr Masks kNotify{0, IBV_QP_EN_SQD_ASYNC_NOTIFY};
+constexpr Masks kConnected{0, kWhileConnected};
+constexpr Masks kReliably{0, kWhileReliable};
+constexpr Masks kDatagrams{0, kWhileDatagram};
+constexpr Masks kInit{kInitConnected, 0};
+constexpr Masks kInitAgain{0, kInitConnected};
 
 // Rows of the table but those into RESET and ERR, which take nothing and are open to all. Columns:
-// RC, UC, UD.
+// RC, UC, UD, XRC's send side, XRC's receive side.
 constexpr std::array<Transition, 9> kTransitions = {{
-    {IBV_QPS_RESET,
-     IBV_QPS_INIT,
-     {Masks{kInitConnected, 0}, Masks{kInitConnected, 0}, Masks{kInitDatagram, 0}}},
+    {IBV_QPS_RESET, IBV_QPS_INIT, {kInit, kInit, Masks{kInitDatagram, 0}, kInit, kInit}},
     {IBV_QPS_INIT,
      IBV_QPS_INIT,
-     {Masks{0, kInitConnected}, Masks{0, kInitConnected}, Masks{0, kInitDatagram}}},
+     {kInitAgain, kInitAgain, Masks{0, kInitDatagram}, kInitAgain, kInitAgain}},
     {IBV_QPS_INIT,
      IBV_QPS_RTR,
      {Masks{kReceiveReliable, kReceiveOptional}, Masks{kReceiveUnreliable, kReceiveOptional},
-      Masks{0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}}},
+      Masks{0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}, Masks{kReceiveUnreliable, kReceiveOptional},
+      Masks{kReceiveReliable, kReceiveOptional}}},
     {IBV_QPS_RTR,
      IBV_QPS_RTS,
      {Masks{kSendReliable, kWhileReliable}, Masks{IBV_QP_SQ_PSN, kWhileConnected},
-      Masks{IBV_QP_SQ_PSN, kWhileDatagram}}},
-    {IBV_QPS_RTS,
-     IBV_QPS_RTS,
-     {Masks{0, kWhileReliable}, Masks{0, kWhileConnected}, Masks{0, kWhileDatagram}}},
-    {IBV_QPS_RTS,
-     IBV_QPS_SQD,
-     {Masks{0, IBV_QP_EN_SQD_ASYNC_NOTIFY}, Masks{0, IBV_QP_EN_SQD_ASYNC_NOTIFY},
-      Masks{0, IBV_QP_EN_SQD_ASYNC_NOTIFY}}},
-    {IBV_QPS_SQD,
-     IBV_QPS_RTS,
-     {Masks{0, kWhileReliable}, Masks{0, kWhileConnected}, Masks{0, kWhileDatagram}}},
+      Masks{IBV_QP_SQ_PSN, kWhileDatagram}, Masks{kSendXrc, kWhileConnected},
+      Masks{kReceiveXrc, kWhileReliable}}},
+    {IBV_QPS_RTS, IBV_QPS_RTS, {kReliably, kConnected, kDatagrams, kConnected, kReliably}},
+    {IBV_QPS_RTS, IBV_QPS_SQD, {kNotify, kNotify, kNotify, kNotify, kNotify}},
+    {IBV_QPS_SQD, IBV_QPS_RTS, {kReliably, kConnected, kDatagrams, kConnected, kReliably}},
     {IBV_QPS_SQD,
      IBV_QPS_SQD,
      {Masks{0, kDrainedReliable}, Masks{0, kDrainedUnreliable},
-      Masks{0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}}},
+      Masks{0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY}, Masks{0, kDrainedXrcSend},
+      Masks{0, kDrainedXrcReceive}}},
     // A reliable QP never is in SQE: its send errors lead to ERR.
     {IBV_QPS_SQE,
      IBV_QPS_RTS,
-     {std::nullopt, Masks{0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, Masks{0, kWhileDatagram}}},
+     {std::nullopt, Masks{0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS}, kDatagrams, std::nullopt,
+      std::nullopt}},
 }};
 
 bool is_state(ibv_qp_state state) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program may change of a queue pair, and when: the state diagram of IBTA 10.3.1 and the
-// attribute table of IBTA 11.2.5.2 ("Modify Queue Pair"), for RC, UC and UD. Pure tables: no queue
-// pair is held here.
+// attribute table of IBTA 11.2.5.2 ("Modify Queue Pair"), for RC, UC, UD and XRC. Pure tables: no
+// queue pair is held here.
 //
 //            +-------+  INIT   +------+  RTR   +-----+  RTS   +-----+   SQD    +-----+
 //   create ->| RESET |-------->| INIT |------->| RTR |------->| RTS |<-------->| SQD |

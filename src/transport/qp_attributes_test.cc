@@ -14,7 +14,8 @@
 namespace weir::transport {
 namespace {
 
-constexpr std::array<ibv_qp_type, 3> kTypes = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+constexpr std::array<ibv_qp_type, 5> kTypes = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
+                                               IBV_QPT_XRC_RECV};
 constexpr std::array<ibv_qp_state, 7> kStates = {
     IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPS_ERR};
 constexpr int kAttributeBits = 21;  // IBV_QP_STATE to IBV_QP_DEST_QPN.
@@ -83,7 +84,7 @@ constexpr std::array<const char*, 7> kDiagram = {
 
 bool diagram_allows(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to) {
     const char mark = kDiagram[from][to];
-    return mark == 'x' || (mark == 'u' && type != IBV_QPT_RC);
+    return mark == 'x' || (mark == 'u' && (type == IBV_QPT_UC || type == IBV_QPT_UD));
 }
 
 TEST(FindTransition, AgreesWithTheDiagramOverAllPairsOfStates) {
@@ -98,10 +99,28 @@ TEST(FindTransition, AgreesWithTheDiagramOverAllPairsOfStates) {
 
 TEST(FindTransition, KnowsNoOtherTypesAndStates) {
     AttributeMasks masks;
-    for (const auto type : {IBV_QPT_RAW_PACKET, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV, IBV_QPT_DRIVER})
+    for (const auto type : {IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER})
         EXPECT_FALSE(find_transition(type, IBV_QPS_RESET, IBV_QPS_INIT, masks));
     EXPECT_FALSE(find_transition(IBV_QPT_RC, IBV_QPS_UNKNOWN, IBV_QPS_RESET, masks));
     EXPECT_FALSE(find_transition(IBV_QPT_RC, IBV_QPS_RTS, IBV_QPS_UNKNOWN, masks));
+}
+
+TEST(FindTransition, XrcSplitsWhatAReliableQpNeeds) {
+    AttributeMasks whole;
+    AttributeMasks send;
+    AttributeMasks receive;
+    for (const auto& [from, to] :
+         {std::pair{IBV_QPS_RESET, IBV_QPS_INIT}, std::pair{IBV_QPS_INIT, IBV_QPS_RTR},
+          std::pair{IBV_QPS_RTR, IBV_QPS_RTS}}) {
+        ASSERT_TRUE(find_transition(IBV_QPT_RC, from, to, whole));
+        ASSERT_TRUE(find_transition(IBV_QPT_XRC_SEND, from, to, send));
+        ASSERT_TRUE(find_transition(IBV_QPT_XRC_RECV, from, to, receive));
+        EXPECT_EQ(send.required | receive.required, whole.required);
+    }
+    ASSERT_TRUE(find_transition(IBV_QPT_XRC_SEND, IBV_QPS_INIT, IBV_QPS_RTR, send));
+    EXPECT_EQ(send.required & IBV_QP_MIN_RNR_TIMER, 0) << "it receives nothing";
+    ASSERT_TRUE(find_transition(IBV_QPT_XRC_RECV, IBV_QPS_RTR, IBV_QPS_RTS, receive));
+    EXPECT_EQ(receive.required, IBV_QP_TIMEOUT | IBV_QP_SQ_PSN) << "it sends no requests";
 }
 
 TEST(CheckModify, NeedsEveryRequiredAttributeAndTakesOnlyKnownOnes) {

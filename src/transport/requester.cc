@@ -47,7 +47,10 @@ std::uint32_t Requester::post(const Request& request) {
     e.first_psn = next_psn_;
     const bool atomic =
         request.kind == RequestKind::kCompareSwap || request.kind == RequestKind::kFetchAdd;
-    e.psn_count = atomic ? 1 : wire::packets_in(request.length, rules_.mtu);
+    e.psn_count = atomic ? 1
+                  : request.kind == RequestKind::kLocal
+                      ? 0
+                      : wire::packets_in(request.length, rules_.mtu);
     e.started = e.ended = false;
     e.status = RequestStatus::kOk;
     next_psn_ = psn_add(next_psn_, e.psn_count);
@@ -72,6 +75,7 @@ std::uint32_t Requester::emission_length(const Entry& e) const {
 void Requester::fill_write_or_send(Emission& out, const Entry& e, std::uint32_t length) const {
     auto& header = out.header;
     const auto& request = e.request;
+    if (rules_.xrc) header.swap_or_add = request.srq_number;
     const bool starts = cursor_offset_ == 0;
     const bool ends = cursor_offset_ + length == request.length;
     header.opcode =
@@ -93,6 +97,7 @@ void Requester::fill(Emission& out, const Entry& e) const {
     const auto& request = e.request;
     const auto length = emission_length(e);
     header.psn = psn_add(e.first_psn, cursor_offset_ / rules_.mtu);
+    header.set(wire::kFlagXrc, rules_.xrc);
     switch (request.kind) {
         case RequestKind::kSend:
         case RequestKind::kWrite:
@@ -102,6 +107,7 @@ void Requester::fill(Emission& out, const Entry& e) const {
             header.opcode = Opcode::kRcReadRequest;
             header.virtual_address = request.remote_address + cursor_offset_;
             header.dma_length = length;
+            if (rules_.xrc) header.swap_or_add = request.srq_number;
             break;
         case RequestKind::kCompareSwap:
         case RequestKind::kFetchAdd:
@@ -110,15 +116,38 @@ void Requester::fill(Emission& out, const Entry& e) const {
             header.virtual_address = request.remote_address;
             header.swap_or_add = request.swap_or_add;
             header.compare = request.compare;
+            if (rules_.xrc) header.immediate = request.srq_number;
+            break;
+        case RequestKind::kLocal:
             break;
     }
     header.rkey = request.rkey;
 }
 
+bool Requester::skip_local_done() {
+    while (next_is_local() && entry(cursor_).started)
+        ++cursor_;
+    return cursor_ != tail_;
+}
+
+void Requester::local_done(RequestStatus status) {
+    if (status != RequestStatus::kOk) {
+        fail(slot_of(cursor_), status);
+        return;
+    }
+    entry(cursor_).started = true;
+    ++cursor_;
+}
+
 bool Requester::next(std::uint64_t now_ns, Emission& out) {
-    if (cursor_ == tail_) return false;
+    if (!skip_local_done()) return false;
     Entry& e = entry(cursor_);
     if (!may_send(e, now_ns)) return false;
+    out.local = e.request.kind == RequestKind::kLocal;
+    if (out.local) {
+        out.slot = slot_of(cursor_);
+        return true;
+    }
     before_cursor_ = cursor_;
     before_offset_ = cursor_offset_;
     before_emitted_ = emitted_;
@@ -144,7 +173,8 @@ bool Requester::next(std::uint64_t now_ns, Emission& out) {
     const bool data = wants_data(e.request.kind);
     sent_[(sent_first_ + sent_count_++) % kWindowMax] = {psn_sub(emitted_, 1), data};
     if (data) ++reads_open_;
-    const bool last = cursor_ == tail_ || sent_count_ == rules_.window;
+    // Local work behind it asks for nothing itself.
+    const bool last = cursor_ == tail_ || sent_count_ == rules_.window || next_is_local();
     if (!data && (last || ++since_ack_request_ >= kAckEvery)) {
         out.header.set(wire::kFlagAckRequest);
         since_ack_request_ = 0;

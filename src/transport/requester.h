@@ -20,7 +20,9 @@
 
 namespace weir::transport {
 
-enum class RequestKind : std::uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd };
+/// kLocal is work on the requester's own HCA (binding a memory window, invalidating a key): it has
+/// its turn in the queue, but no packet and no PSN.
+enum class RequestKind : std::uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd, kLocal };
 
 struct Request {
     RequestKind kind = RequestKind::kSend;
@@ -34,6 +36,7 @@ struct Request {
     std::uint64_t remote_address = 0;
     std::uint64_t swap_or_add = 0;
     std::uint64_t compare = 0;
+    std::uint32_t srq_number = 0;  ///< XRC: the receive queue that the message is for.
 };
 
 /// Why a request ended.
@@ -50,6 +53,7 @@ enum class RequestStatus : std::uint8_t {
 
 struct RequesterRules {
     bool reliable = true;
+    bool xrc = false;  ///< Packets name the peer's shared receive queue.
     std::uint32_t mtu = 4096;
     std::uint32_t segment = 65536;  ///< Largest payload of one packet; a multiple of mtu.
     std::uint32_t window = 24;      ///< Packets sent and not acknowledged.
@@ -65,6 +69,7 @@ struct Emission {
     wire::PacketHeader header;
     std::uint32_t slot;
     std::uint32_t offset;
+    bool local;  ///< No packet: the caller does the work of `slot`, then calls local_done().
 };
 
 class Requester {
@@ -89,6 +94,8 @@ class Requester {
     bool next(std::uint64_t now_ns, Emission& out);
     /// Takes the last next() back: the packet could not be sent.
     void unsend();
+    /// The local work that next() gave out is done, or has failed for good.
+    void local_done(RequestStatus status);
 
     /// An acknowledgement, NAK or atomic answer. False: it means nothing (old, or not ours).
     bool on_acknowledge(const wire::PacketHeader& header, std::uint64_t now_ns);
@@ -149,6 +156,11 @@ class Requester {
     static bool wants_data(RequestKind kind) {
         return kind == RequestKind::kRead || kind == RequestKind::kCompareSwap ||
                kind == RequestKind::kFetchAdd;
+    }
+    /// Passes over local work that was done before a rewind. False: there is nothing left.
+    bool skip_local_done();
+    [[nodiscard]] bool next_is_local() const {
+        return cursor_ != tail_ && entry(cursor_).request.kind == RequestKind::kLocal;
     }
     [[nodiscard]] bool may_send(const Entry& e, std::uint64_t now_ns) const;
     void fill(Emission& out, const Entry& e) const;

@@ -231,6 +231,7 @@ inline constexpr std::size_t kDethBytes = 8;
 inline constexpr std::size_t kAtomicEthBytes = 28;
 inline constexpr std::size_t kAtomicAckBytes = 8;
 inline constexpr std::size_t kIethBytes = 4;
+inline constexpr std::size_t kXrcEthBytes = 4;
 inline constexpr std::size_t kCnpReservedBytes = 16;
 inline constexpr std::size_t kIcrcBytes = 4;
 inline constexpr std::size_t kVcrcBytes = 2;
@@ -259,6 +260,11 @@ enum Flag : std::uint8_t {
     kFlagGrh = 1U << 3U,   ///< A GRH goes with the packet; its Grh is kept beside this header.
     kFlagFecn = 1U << 4U,  ///< Congestion was met on the way (set by switches).
     kFlagBecn = 1U << 5U,  ///< The other direction meets congestion (set by receivers).
+    /// The packet names a shared receive queue (XRCETH, IBTA annex A14), see srq_number(). Opcodes
+    /// are those of RC, which XRC's differ from in their service type alone.
+    kFlagXrc = 1U << 6U,
+    kFlagMulticast =
+        1U << 7U,  ///< Sent to a group: swap_or_add and compare are its GID as it lies in memory.
 };
 
 /// One packet's header fields in host byte order: 64 bytes, one cache line, copied freely.
@@ -328,6 +334,12 @@ struct alignas(8) PacketHeader {
         flags = static_cast<std::uint8_t>(on ? flags | flag : flags & ~flag);
     }
 };
+
+/// XRC: where the number of the shared receive queue lies, depending on what else there is.
+constexpr std::uint32_t srq_number(const PacketHeader& header) {
+    return is_atomic(header.opcode) ? header.immediate
+                                    : static_cast<std::uint32_t>(header.swap_or_add);
+}
 
 static_assert(sizeof(PacketHeader) == 64 && alignof(PacketHeader) == 8);
 static_assert(std::is_trivially_copyable_v<PacketHeader> &&

@@ -68,6 +68,10 @@ program() {
     program forking h0 h1 own
 }
 
+@test "a fork after the device was closed" {
+    program fork_after_close
+}
+
 @test "threads with queue pairs of their own, while memory is registered" {
     program threads h0 h1
 }

@@ -18,8 +18,8 @@ void fill(std::uint8_t* to, std::size_t size, std::uint64_t seed) {
         to[i] = static_cast<std::uint8_t>(rng.next());
 }
 
-const std::uint32_t kSizes[] = {0,   1,    7,    8,    9,     63,    64,    65,     152,    153,   160,
-                                161, 4095, 4096, 4097, 65535, 65536, 65537, 131073, 400'001};
+const std::uint32_t kSizes[] = {0,   1,   7,    8,    9,    63,    64,    65,    152,    153,
+                                160, 161, 4095, 4096, 4097, 65535, 65536, 65537, 131073, 400'001};
 
 TEST_F(EngineTest, WritesReadsAndSendsCarryEverySize) {
     ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));

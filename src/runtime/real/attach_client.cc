@@ -75,6 +75,7 @@ Result<void> check_header(const arena::ArenaHeader& header, std::uint64_t bytes)
         table_fits(header.processes_at, arena::kProcessCount, sizeof(arena::ProcessEntry), bytes) &&
         table_fits(header.qps_at, arena::kQpCount, sizeof(arena::QpEntry), bytes) &&
         table_fits(header.mrs_at, arena::kMrCount, sizeof(arena::MrEntry), bytes) &&
+        table_fits(header.groups_at, arena::kGroupCount, sizeof(arena::GroupEntry), bytes) &&
         table_fits(header.packets_at, arena::kPacketCount, sizeof(arena::PacketEntry), bytes) &&
         table_fits(header.bulk_at, std::uint64_t{arena::kProcessCount} * arena::kBulkPerProcess,
                    arena::kSegmentBytes, bytes);
