@@ -5,6 +5,12 @@
 
 namespace weir::ibverbs {
 
+// At load, and so before those of librdmacm, which stands on this library, and of whatever it
+// opens.
+[[gnu::constructor]] static void watch_forks() {
+    hca::register_fork_handlers();
+}
+
 HandleTable::HandleTable() {
     hca::register_fork_handlers();
     const auto prepare = [] {

@@ -218,6 +218,7 @@ void RegisteredMemory::reclaim() {
 
 void RegisteredMemory::plan_copies() {
     auto& all = moved();
+    if (all.windows.empty()) return;
     for (const auto& area : RegisteredMemory().read_areas(0, ~std::uintptr_t{0})) {
         if (area.inode == 0 || std::count(all.windows.begin(), all.windows.end(), area.inode) == 0)
             continue;

@@ -124,7 +124,8 @@ has() {
 @test "rc_pingpong: requests built piece by piece, stamps, on-demand memory, device memory" {
     pair ibv_rc_pingpong -N -c -n 1000
     pair ibv_rc_pingpong -t -c -n 1000
-    pair ibv_rc_pingpong -t -N -e -n 200
+    # Not -t with -e: it takes an event whose completion it has read already for an error.
+    pair ibv_rc_pingpong -N -e -n 200
     pair ibv_rc_pingpong -o -c -n 1000
     pair ibv_rc_pingpong -j -n 1000 -s 4096
     pair ibv_rc_pingpong -j -N -n 1000 -s 4096
