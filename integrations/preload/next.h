@@ -27,7 +27,11 @@ class Next {
 
     Function* find() {
         const int error = errno;
-        auto* found = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name_));
+        void* symbol = dlsym(RTLD_NEXT, name_);
+        // What glibc keeps for old programs alone is found only by its version.
+        if (symbol == nullptr) symbol = dlvsym(RTLD_NEXT, name_, "GLIBC_2.2.5");
+        if (symbol == nullptr) symbol = dlvsym(RTLD_NEXT, name_, "GLIBC_2.4");
+        auto* found = reinterpret_cast<Function*>(symbol);
         __atomic_store_n(&function_, found, __ATOMIC_RELEASE);
         errno = error;
         return found;
