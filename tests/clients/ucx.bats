@@ -86,9 +86,10 @@ ucx_pair() {
 
 @test "the transports themselves" {
     local name
-    for name in am_lat put_lat get add_lat fadd swap cswap am_bw put_bw; do
+    for name in am_lat put_lat add_lat fadd swap cswap am_bw put_bw; do
         ucx_pair all -x rc_verbs -d weir0:1 -t "$name" -s 8 -n 300
     done
+    ucx_pair all -x rc_verbs -d weir0:1 -D bcopy -t get -s 8 -n 300
     ucx_pair all -x rc_verbs -d weir0:1 -D zcopy -t put_bw -s 65536 -n 500
     ucx_pair all -x ud_verbs -d weir0:1 -t am_lat -s 8 -n 300
     ucx_pair all -x ud_verbs -d weir0:1 -t am_bw -s 8 -n 300
