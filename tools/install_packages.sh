@@ -16,6 +16,7 @@ test_packages=(
     libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev libibumad-dev
     bats scdoc python3 python3-yaml python3-jsonschema python3-pyverbs ucx-utils qperf iperf3
     rdmacm-utils libfabric-bin
+    openmpi-bin libopenmpi-dev mpich libmpich-dev hwloc-nox bubblewrap
     clang-format-14 shellcheck procps jq gdb git util-linux binutils
 )
 

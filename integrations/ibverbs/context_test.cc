@@ -130,6 +130,10 @@ TEST_F(ContextTest, SysfsFilesOfTheDeviceAreAnsweredAndOthersRead) {
     EXPECT_EQ(ibv_read_sysfs_file(device->ibdev_path, "node_guid", text, sizeof text), 19);
     EXPECT_STREQ(text, "0002:c903:0000:1234");
     EXPECT_EQ(ibv_read_sysfs_file(device->ibdev_path, "node_guid", text, 19), -1);
+    EXPECT_EQ(ibv_read_sysfs_file(device->ibdev_path, "ports/1/gids/0", text, sizeof text), 39);
+    EXPECT_STREQ(text, "fe80:0000:0000:0000:1122:3344:5566:7788");
+    EXPECT_EQ(ibv_read_sysfs_file(device->ibdev_path, "ports/2/lid", text, sizeof text), -1);
+    EXPECT_EQ(ibv_read_sysfs_file(device->dev_path, "ibdev", text, sizeof text), 5);
     EXPECT_EQ(ibv_read_sysfs_file(device->ibdev_path, "no such file", text, sizeof text), -1);
     EXPECT_GT(ibv_read_sysfs_file("/proc/self", "comm", text, sizeof text), 0);
     EXPECT_EQ(std::string(text).find('\n'), std::string::npos);

@@ -78,6 +78,12 @@ int list_devices(std::vector<DeviceDescription>& devices) {
 
 void register_fork_handlers() {}
 
+int device_facts(const DeviceDescription& device, sysfs::DeviceFacts& facts) {
+    facts.name = device.name;
+    facts.ports = {{1, 7, 0x1122334455667788ULL, 100'000'000'000ULL, 4, fake().list_error == 0}};
+    return fake().list_error;
+}
+
 struct CompletionChannel::State {
     std::mutex lock;
     std::deque<CompletionQueue*> events;

@@ -5,57 +5,37 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "abi.h"
 #include "device.h"
 #include "private_abi.h"
+#include "sysfs/attributes.h"
 
 namespace weir::ibverbs {
 namespace {
 
-std::string guid_text(std::uint64_t guid) {
-    char text[20];
-    std::snprintf(text, sizeof text, "%04" PRIx64 ":%04" PRIx64 ":%04" PRIx64 ":%04" PRIx64,
-                  guid >> 48U, (guid >> 32U) & 0xffffU, (guid >> 16U) & 0xffffU, guid & 0xffffU);
-    return text;
+/// Files of /sys/class/infiniband/<device>/.
+std::vector<sysfs::File> device_files(const Device& device, std::string_view file) {
+    const hca::DeviceDescription description = description_of(device);
+    sysfs::DeviceFacts facts;
+    facts.name = description.name;
+    facts.node = description.node;
+    facts.guid = description.node_guid;
+    facts.ethernet = description.link_layer == IBV_LINK_LAYER_ETHERNET;
+    // Those of ports change: the fabric is asked.
+    if (file.substr(0, 6) == "ports/" && hca::device_facts(description, facts) != 0) return {};
+    return sysfs::device_files(facts, WEIR_VERSION);
 }
 
-// Files of /sys/class/infiniband/<device>/. False if there is no such file.
-bool device_file(const hca::DeviceDescription& device, std::string_view file, std::string& text) {
-    if (file == "board_id" || file == "hca_type") {
-        text = "weir";
-    } else if (file == "fw_ver") {
-        text = WEIR_VERSION;
-    } else if (file == "hw_rev") {
-        text = "0";
-    } else if (file == "node_type") {
-        text = "1: CA";
-    } else if (file == "node_desc") {
-        text = device.node + " " + device.name;
-    } else if (file == "node_guid" || file == "sys_image_guid") {
-        text = guid_text(device.node_guid);
-    } else {
-        return false;
-    }
-    return true;
-}
-
-// Files of /sys/class/infiniband_verbs/<dev_name>/.
-bool class_file(const Device& device, std::string_view file, std::string& text) {
-    if (file == "ibdev") {
-        text = device.base.name;
-    } else if (file == "abi_version") {
-        text = "1";
-    } else {
-        return false;
-    }
-    return true;
+/// Files of /sys/class/infiniband_verbs/<dev_name>/.
+std::vector<sysfs::File> verbs_files(const Device& device) {
+    sysfs::DeviceFacts facts;
+    facts.name = device.base.name;
+    return sysfs::verbs_files(facts);
 }
 
 // Puts `text` into the program's buffer: its length, or -1 if it does not fit with its final zero.
@@ -86,12 +66,14 @@ int read_file(const char* directory, const char* file, char* buffer, std::size_t
     std::vector<Device*> devices;
     known_devices_now(devices);
     for (const Device* device : devices) {
-        std::string text;
-        const bool is_device = std::strcmp(directory, device->base.ibdev_path) == 0;
-        const bool is_class = std::strcmp(directory, device->base.dev_path) == 0;
-        if ((is_device && device_file(description_of(*device), file, text)) ||
-            (is_class && class_file(*device, file, text)))
-            return give(text, buffer, size);
+        std::vector<sysfs::File> files;
+        if (std::strcmp(directory, device->base.ibdev_path) == 0) {
+            files = device_files(*device, file);
+        } else if (std::strcmp(directory, device->base.dev_path) == 0) {
+            files = verbs_files(*device);
+        }
+        if (const std::string* text = sysfs::find_file(files, file); text != nullptr)
+            return give(*text, buffer, size);
     }
     return read_real_file(std::string(directory) + "/" + file, buffer, size);
 }

@@ -113,11 +113,14 @@ void CompletionQueue::State::push(const ibv_wc& wc, bool solicited) {
     const auto at = (first + count++) % capacity;
     ring[at] = wc;
     if (!stamps.empty()) stamps[at] = now_ns();
-    if (armed == Armed::kNo) return;
-    const bool wanted = armed == Armed::kAny || solicited || wc.status != IBV_WC_SUCCESS;
-    if (!wanted || channel == nullptr) return;
-    armed = Armed::kNo;
-    channel->raise(self);
+    if (channel == nullptr) return;
+    const bool strong = solicited || wc.status != IBV_WC_SUCCESS;
+    if (armed == Armed::kAny || (armed == Armed::kSolicited && strong)) {
+        armed = Armed::kNo;
+        channel->raise(self);
+    } else {
+        untold = std::max(untold, strong ? Untold::kSolicited : Untold::kPlain);
+    }
 }
 
 std::uint32_t CompletionQueue::State::take(std::uint32_t count_max, ibv_wc* out) {
@@ -127,6 +130,7 @@ std::uint32_t CompletionQueue::State::take(std::uint32_t count_max, ibv_wc* out)
         first = first + 1 == capacity ? 0 : first + 1;
     }
     count -= taken;
+    if (count == 0) untold = Untold::kNone;
     return taken;
 }
 
@@ -173,6 +177,13 @@ int CompletionQueue::arm(bool solicited_only) {
     // A wish for any completion is not narrowed by a later one for solicited only (IBTA 11.4.2.2).
     if (state_->armed != Armed::kAny)
         state_->armed = solicited_only ? Armed::kSolicited : Armed::kAny;
+    using Untold = State::Untold;
+    const auto least = state_->armed == Armed::kAny ? Untold::kPlain : Untold::kSolicited;
+    if (state_->untold >= least && state_->channel != nullptr) {
+        state_->untold = Untold::kNone;
+        state_->armed = Armed::kNo;
+        state_->channel->raise(state_->self);
+    }
     return 0;
 }
 

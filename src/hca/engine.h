@@ -132,6 +132,11 @@ struct CompletionQueue::State {
     std::uint32_t users = 0;  ///< QPs that complete here.
     bool overrun = false;
     enum class Armed : std::uint8_t { kNo, kSolicited, kAny } armed = Armed::kNo;
+    /// The strongest of the completions that came while nobody had asked, and that may not have
+    /// been polled: who asks now is told of them at once, as adapters do. A program that polls
+    /// nothing and then asks would else sleep beside what came in between, which here is often:
+    /// polling one CQ fills the others too.
+    enum class Untold : std::uint8_t { kNone, kPlain, kSolicited } untold = Untold::kNone;
     Hca::State* hca = nullptr;
 
     void push(const ibv_wc& wc, bool solicited);

@@ -91,6 +91,22 @@ int list_devices(std::vector<DeviceDescription>& devices) {
     return devices.empty() ? ENXIO : 0;
 }
 
+int device_facts(const DeviceDescription& device, sysfs::DeviceFacts& facts) {
+    auto client = runtime::AttachClient::connect(device.fabric);
+    if (!client) return errno_of_connect(client.error().code);
+    const auto observed = client->observe();
+    if (!observed) return errno_of_connect(observed.error().code);
+    const auto arena = client->arena();
+    // The fabric may have been built anew since the device was listed.
+    if (device.node_index >= arena.header().node_count) return ENXIO;
+    const auto& node = arena.node(device.node_index);
+    if (node.kind != arena::NodeKind::kHca || text_of(node.name) != device.node) return ENXIO;
+    const auto before = sysfs::hcas_of_host(arena, text_of(node.host));
+    const auto index = std::find(before.begin(), before.end(), device.node_index) - before.begin();
+    facts = sysfs::facts_of(arena, device.node_index, static_cast<std::uint32_t>(index));
+    return 0;
+}
+
 Hca::Hca(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 int Hca::open(const DeviceDescription& device, std::unique_ptr<Hca>& out) {

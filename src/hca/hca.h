@@ -23,6 +23,7 @@
 #include <infiniband/verbs.h>
 
 #include "arena/layout.h"
+#include "sysfs/attributes.h"
 
 namespace weir::hca {
 
@@ -63,6 +64,9 @@ int list_devices(std::vector<DeviceDescription>& devices);
 /// after it: registered memory may lie on the heap, which nobody may touch in between
 /// (registered_memory.h).
 void register_fork_handlers();
+
+/// What sysfs would say of a device now, whether or not it is open. Errors as for list_devices().
+int device_facts(const DeviceDescription& device, sysfs::DeviceFacts& facts);
 
 /// A completion channel: `fd` is readable while events wait. Events are counted in the kernel, so
 /// that poll, epoll and O_NONBLOCK on the fd work as with a kernel device.

@@ -223,6 +223,8 @@ void RegisteredMemory::plan_copies() {
         if (area.inode == 0 || std::count(all.windows.begin(), all.windows.end(), area.inode) == 0)
             continue;
         const std::size_t bytes = area.end - area.begin;
+        // A process that is its own peer has the window mapped as a whole, too: nothing of its.
+        if (bytes >= arena::kWindowBytes) continue;
         const int protection = (area.readable ? PROT_READ : 0) | (area.writable ? PROT_WRITE : 0);
         void* fresh =
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

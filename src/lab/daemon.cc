@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "lab/host_tree.h"
 #include "runtime/real/shared_memory.h"
 
 namespace weir::lab {
@@ -224,6 +225,9 @@ bool Daemon::set_link(const Connection& connection, LinkView link, bool up) {
     if (changed) {
         arena_.header().epoch.fetch_add(1, std::memory_order_acq_rel);
         processes_.alert_all();
+        for (const std::uint32_t end : {link.a, link.b}) {
+            if (!fabric_folder_.empty()) refresh_host_tree(fabric_folder_, arena_, end);
+        }
         log("link {} is {}", link_name(arena_, link), up ? "up" : "down");
     }
     return reply(connection, make_reply(0));

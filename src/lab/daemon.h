@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "base/result.h"
 #include "lab/arena_builder.h"
@@ -25,6 +26,9 @@ class Daemon {
     /// `listener` comes from runtime::listen_records. Only user `owner` and root are served.
     static Result<std::unique_ptr<Daemon>> create(FabricMemory memory, runtime::UniqueFd listener,
                                                   uid_t owner);
+
+    /// Where the device files of the hosts are (host_tree.h): these say what state links are in.
+    void keep_trees(std::string fabric_folder) { fabric_folder_ = std::move(fabric_folder); }
 
     /// Serves until a client asks for the end or SIGINT, SIGTERM or SIGHUP comes. On return all
     /// programs have been told and their connections are closed.
@@ -63,6 +67,7 @@ class Daemon {
     runtime::UniqueFd listener_;
     runtime::UniqueFd signals_;
     uid_t owner_;
+    std::string fabric_folder_;  ///< Empty: no device files are kept.
     runtime::Poller poller_;
     ProcessTable processes_;
     ConnectionMap connections_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "lab/daemon.h"
 #include "routing/router.h"
@@ -27,6 +28,7 @@ constexpr int kClaimAttempts = 50;
 struct Claim {
     runtime::Folder folder;
     runtime::FabricLock lock;
+    std::string path;  ///< Of the folder, from the root: a daemon works elsewhere.
 };
 
 /// The folder of a fabric that is ours to bring up. kBusy if somebody has it.
@@ -35,7 +37,8 @@ Result<Claim> claim_folder(const runtime::Folder& runtime_folder, const std::str
         WEIR_TRY(runtime::Folder folder, runtime::make_fabric_folder(runtime_folder, name));
         auto lock = runtime::FabricLock::take(folder);
         if (lock) {
-            return Claim{std::move(folder), *std::move(lock)};
+            std::string path = std::filesystem::absolute(folder.path).string();
+            return Claim{std::move(folder), *std::move(lock), std::move(path)};
         }
         const bool settled = runtime::FabricLock::held(folder) ||
                              lock.error().code == ErrorCode::kDenied || attempt == kClaimAttempts;
@@ -86,6 +89,7 @@ Result<Serving> prepare_daemon(FabricMemory memory, const Claim& claim) {
                                      runtime::kAttachSocketName));
     Serving serving;
     WEIR_TRY(serving.daemon, Daemon::create(std::move(memory), std::move(listener), ::geteuid()));
+    serving.daemon->keep_trees(claim.path);
     return serving;
 }
 
@@ -147,6 +151,8 @@ Result<UpOutcome> bring_up(const UpRequest& request, void (*on_ready)(void*), vo
         }
         return tl::unexpected<Error>(std::move(claim).error());
     }
+    // What a killed daemon left would name devices that are no more.
+    runtime::remove_trees(claim->folder);
     const auto fill = [&]() -> Result<FabricMemory> {
         WEIR_TRY_VOID(
             runtime::write_file(claim->folder, runtime::kSourceFileName, request.source.text));

@@ -9,6 +9,8 @@ setup_file() {
     need ibverbs-utils ibv_devices ibv_devinfo ibv_rc_pingpong
     need perftest ib_write_bw ib_send_bw
     need util-linux setpriv unshare
+    need bubblewrap bwrap
+    need hwloc-nox lstopo-no-graphics
 }
 
 teardown() {
@@ -116,6 +118,54 @@ SCRIPT
     WEIR_RUNTIME_DIR=/nonexistent run on h0 ibv_devices
     [ "$status" -eq 0 ]
     [[ "$output" != *weir0* ]]
+}
+
+@test "device files: seen under weir run alone, gone with the fabric" {
+    fabric_up "$WEIR_EXAMPLES_DIR/pair.yaml"
+    run timeout 30 "$WEIR" run --hosts h1 -- cat /sys/class/infiniband/weir0/ports/1/{state,lid,link_layer}
+    [ "$status" -eq 0 ]
+    [ "$output" = $'4: ACTIVE\n0x2\nInfiniBand' ]
+    "$WEIR" link down h1:1-s0:2 3>&-
+    run timeout 30 "$WEIR" run --hosts h1 -- cat /sys/class/infiniband/weir0/ports/1/state
+    [ "$output" = "1: DOWN" ]
+    run timeout 30 "$WEIR" run --hosts h0 -- ls -l /dev/infiniband/uverbs0
+    [[ "$output" == c* ]]
+    run timeout 30 "$WEIR" run --hosts h0 -- realpath /sys/class/infiniband/weir0/device
+    [ "$output" = /sys/devices/pci5745:00/5745:00:00.0 ]
+    run timeout 30 "$WEIR" run --hosts h0 -- lstopo-no-graphics
+    [[ "$output" == *'OpenFabrics "weir0"'* ]]
+    [ -d "$CLIENTS_RUNTIME/$WEIR_FABRIC/sys/h0" ]
+    timeout 60 "$WEIR" down --name "$WEIR_FABRIC" 3>&-
+    [ ! -e "$CLIENTS_RUNTIME/$WEIR_FABRIC" ]
+}
+
+@test "in a container without rights, with the fabric's folder bound" {
+    fabric_up "$WEIR_EXAMPLES_DIR/pair.yaml"
+    local box=(bwrap --unshare-user --unshare-ipc --unshare-uts --ro-bind / / --dev /dev
+        --tmpfs /tmp --proc /proc --bind "$CLIENTS_RUNTIME" "$CLIENTS_RUNTIME")
+    # Where the build lies under /tmp, which the container has its own of.
+    box+=(--ro-bind "$WEIR_BIN_DIR/.." "$WEIR_BIN_DIR/..")
+    "${box[@]}" true || skip "no user namespaces here"
+    free_port
+    start boxed-server h0 "${box[@]}" "$WEIR" run --hosts h0 -- ibv_rc_pingpong -c -n 200 -p "$port"
+    await_listener boxed-server "$port"
+    start boxed-client h1 "${box[@]}" "$WEIR" run --hosts h1 -- ibv_rc_pingpong -c -n 200 -p "$port" 127.0.0.1
+    finish_pair boxed 60
+    run timeout 60 "${box[@]}" "$WEIR" run --hosts h0 -- ucx_info -d
+    [[ "$output" == *rc_verbs*weir0:1* ]]
+    drained
+}
+
+@test "32 processes of 8 threads each" {
+    local number
+    fabric_up "$WEIR_EXAMPLES_DIR/pair.yaml"
+    for ((number = 0; number < 16; ++number)); do
+        start "crowd$number" h0 "$WEIR_PROGRAM_DIR/threads" h0 h1 8 50
+    done
+    for ((number = 0; number < 16; ++number)); do
+        succeed "crowd$number" 130
+    done
+    drained
 }
 
 @test "many programs on one host" {

@@ -47,6 +47,15 @@ teardown() {
     [ "$status" -eq 0 ]
 }
 
+@test "children of multiprocessing, and one that becomes another program" {
+    run on h0 "$PYTHON" "$BATS_TEST_DIRNAME/pyverbs_traffic.py" spawn
+    echo "$output"
+    [ "$status" -eq 0 ]
+    run on h0 "$PYTHON" "$BATS_TEST_DIRNAME/pyverbs_traffic.py" fork_exec
+    echo "$output"
+    [ "$status" -eq 0 ]
+}
+
 @test "the fabric is left as it was" {
     drained
 }

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pyverbs_traffic.py describe|loop|wrong, or server|client PORT: traffic over RC with pyverbs.
+"""pyverbs_traffic.py describe|loop|wrong|spawn|fork_exec, or server|client PORT: traffic over RC with pyverbs.
 
 Every mode ends with an exception, and so with an exit code that is not 0, if anything is not as it
 should be.
 """
 import json
+import multiprocessing
+import os
 import socket
 import sys
 import time
@@ -178,7 +180,36 @@ def wrong():
         refused(lambda: QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap)))
 
 
+def spawn():
+    """Children of multiprocessing, while the parent has its own device open."""
+    one, other = End(), End()
+    one.connect(other.address())
+    other.connect(one.address())
+    method = multiprocessing.get_context("spawn")
+    children = [method.Process(target=loop) for _ in range(4)]
+    for child in children:
+        child.start()
+    traffic(one, other)
+    for child in children:
+        child.join(50)
+        assert child.exitcode == 0, child.exitcode
+    traffic(other, one)
+
+
+def fork_exec():
+    """A child that becomes another verbs program, while the parent goes on."""
+    one, other = End(), End()
+    one.connect(other.address())
+    other.connect(one.address())
+    traffic(one, other)
+    child = os.fork()
+    if child == 0:
+        os.execvp(sys.executable, [sys.executable, __file__, "loop"])
+    traffic(other, one)
+    assert os.waitpid(child, 0)[1] == 0
+    traffic(one, other)
+
+
 if __name__ == "__main__":
-    {"describe": describe, "loop": loop, "server": server, "client": client, "wrong": wrong}[
-        sys.argv[1]
-    ](*sys.argv[2:])
+    {"describe": describe, "loop": loop, "server": server, "client": client, "wrong": wrong,
+     "spawn": spawn, "fork_exec": fork_exec}[sys.argv[1]](*sys.argv[2:])

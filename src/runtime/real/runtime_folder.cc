@@ -214,11 +214,47 @@ bool remove_file(const Folder& folder, const std::string& name) {
     return ::unlinkat(folder.fd.get(), name.c_str(), 0) == 0 || errno == ENOENT;
 }
 
+namespace {
+/// Removes what is in a folder. Links are removed, not followed.
+void empty_folder(UniqueFd folder) {
+    const int fd = ::dup(folder.get());
+    DIR* entries = fd < 0 ? nullptr : ::fdopendir(fd);
+    if (entries == nullptr) {
+        UniqueFd unused(fd);
+        return;
+    }
+    while (const dirent* entry = ::readdir(entries)) {
+        const std::string_view name = entry->d_name;
+        if (name == "." || name == ".." || ::unlinkat(folder.get(), entry->d_name, 0) == 0) {
+            continue;
+        }
+        UniqueFd inner(
+            ::openat(folder.get(), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+        if (inner.valid()) {
+            empty_folder(std::move(inner));
+            ::unlinkat(folder.get(), entry->d_name, AT_REMOVEDIR);
+        }
+    }
+    ::closedir(entries);
+}
+}  // namespace
+
+void remove_trees(const Folder& fabric) {
+    UniqueFd fd(
+        ::openat(fabric.fd.get(), kTreesName, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (!fd.valid()) {
+        return;
+    }
+    empty_folder(std::move(fd));
+    ::unlinkat(fabric.fd.get(), kTreesName, AT_REMOVEDIR);
+}
+
 void remove_fabric_folder(const Folder& runtime, const std::string& name) {
     const auto fabric = open_fabric_folder(runtime, name);
     if (!fabric) {
         return;
     }
+    remove_trees(*fabric);
     // The lock goes last: until then nobody else can begin to fill the folder.
     for (const char* file : {kAttachSocketName, kSourceFileName, kLogFileName, kLockFileName}) {
         remove_file(*fabric, file);

@@ -6,6 +6,7 @@
 //   <runtime folder>/<fabric>/attach.sock  where programs attach
 //   <runtime folder>/<fabric>/source       the file that the fabric was made from, word for word
 //   <runtime folder>/<fabric>/log          what the daemon had to say
+//   <runtime folder>/<fabric>/sys/         device files of its hosts (lab/host_tree.h)
 //
 // Folders are opened without following a symbolic link in their last part and then checked by
 // descriptor, so that what was checked is what is used.
@@ -24,6 +25,7 @@ inline constexpr const char* kAttachSocketName = "attach.sock";
 inline constexpr const char* kLockFileName = "lock";
 inline constexpr const char* kSourceFileName = "source";
 inline constexpr const char* kLogFileName = "log";
+inline constexpr const char* kTreesName = "sys";
 
 /// Names of fabrics are file names: letters, digits, '-', '_' and '.', not starting with '.' or
 /// '-', 1 to 63 characters.
@@ -74,6 +76,8 @@ Result<std::string> read_file(const Folder& folder, const std::string& name, std
 Result<void> write_file(const Folder& folder, const std::string& name, std::string_view text);
 /// Removes a file; true if it is gone now.
 bool remove_file(const Folder& folder, const std::string& name);
+/// Removes the folder of device files with all that is in it.
+void remove_trees(const Folder& fabric);
 /// Removes a fabric's folder with all that we put into it.
 void remove_fabric_folder(const Folder& runtime, const std::string& name);
 

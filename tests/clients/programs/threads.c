@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads HOST0 HOST1: four threads per side, each with a queue pair and a completion queue of its
+// threads HOST0 HOST1 [THREADS MESSAGES]: so many threads per side (4), each with a queue pair and a completion queue of its
 // own, while the main thread registers and gives up memory and makes and destroys objects.
 #include <pthread.h>
 
 #include "rig.h"
 
-enum { kThreads = 4, kMessages = 3000, kBytes = 8192, kWindow = 16 };
+enum { kThreadsMax = 16, kBytes = 8192, kWindow = 16 };
 
 struct worker {
     pthread_t thread;
@@ -18,6 +18,8 @@ struct worker {
 };
 
 static bool done;
+static int thread_count = 4;
+static uint64_t message_count = 3000;
 
 static size_t size_of(uint64_t message) {
     return (size_t)(message * 2654435761U % kBytes) + 1;
@@ -32,9 +34,9 @@ static void* work(void* argument) {
     uint64_t received = 0;
     const uint64_t in = w->seed + (uint64_t)(1 - side->index) * 1000000;
     const uint64_t out = w->seed + (uint64_t)side->index * 1000000;
-    while (sent < kMessages || received < kMessages) {
+    while (sent < message_count || received < message_count) {
         struct ibv_wc wc;
-        if (posted < kMessages && posted - sent < kWindow && posted < received + kWindow) {
+        if (posted < message_count && posted - sent < kWindow && posted < received + kWindow) {
             const size_t slot = posted % kWindow;
             fill((char*)w->mr->addr + slot * kBytes, size_of(posted), out + posted);
             CHECK_EQ(post(w->qp, IBV_WR_SEND, posted, sge_of(w->mr, slot * kBytes, size_of(posted)),
@@ -80,10 +82,10 @@ static void* churn(void* argument) {
 }
 
 static void body(struct side* side) {
-    struct worker workers[kThreads] = {0};
+    struct worker workers[kThreadsMax] = {0};
     open_side(side, 64);
     struct ibv_cq* shared = side->cq;
-    for (int i = 0; i < kThreads; ++i) {
+    for (int i = 0; i < thread_count; ++i) {
         struct worker* w = &workers[i];
         w->side = side;
         w->seed = (uint64_t)i * 7919;
@@ -98,15 +100,15 @@ static void body(struct side* side) {
     side->cq = shared;
     meet(side);
     pthread_t churner;
-    for (int i = 0; i < kThreads; ++i)
+    for (int i = 0; i < thread_count; ++i)
         CHECK_EQ(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     CHECK_EQ(pthread_create(&churner, NULL, churn, side), 0);
-    for (int i = 0; i < kThreads; ++i)
+    for (int i = 0; i < thread_count; ++i)
         CHECK_EQ(pthread_join(workers[i].thread, NULL), 0);
     __atomic_store_n(&done, true, __ATOMIC_RELEASE);
     CHECK_EQ(pthread_join(churner, NULL), 0);
     meet(side);
-    for (int i = 0; i < kThreads; ++i) {
+    for (int i = 0; i < thread_count; ++i) {
         CHECK_EQ(ibv_destroy_qp(workers[i].qp), 0);
         CHECK_EQ(ibv_destroy_cq(workers[i].cq), 0);
         CHECK_EQ(ibv_dereg_mr(workers[i].mr), 0);
@@ -114,5 +116,12 @@ static void body(struct side* side) {
 }
 
 int main(int argc, char** argv) {
-    return argc == 3 ? run_sides(argv[1], argv[2], 60, body) : 2;
+    if (argc == 5) {
+        thread_count = atoi(argv[3]);
+        message_count = (uint64_t)atol(argv[4]);
+    } else if (argc != 3) {
+        return 2;
+    }
+    if (thread_count < 1 || thread_count > kThreadsMax) return 2;
+    return run_sides(argv[1], argv[2], 60, body);
 }
