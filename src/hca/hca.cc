@@ -209,7 +209,9 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     o.max_total_mcast_qp_attach = static_cast<int>(arena::kGroupCount);
     o.max_qp_rd_atom = o.max_qp_init_rd_atom = static_cast<int>(transport::kAtomicReplies);
     o.max_res_rd_atom = o.max_qp * o.max_qp_rd_atom;
-    o.atomic_cap = IBV_ATOMIC_GLOB;
+    // The processor's atomics would agree with ours too (ATOMIC_GLOB), but UCX takes no adapter's
+    // atomics unless they are said to be like those of real ones.
+    o.atomic_cap = IBV_ATOMIC_HCA;
     o.max_ah = 1 << 20;
     o.max_srq = 1 << 16;
     o.max_srq_wr = static_cast<int>(kQueueMax);

@@ -125,6 +125,14 @@ def loop():
     other.cq.ack_events(1)
     other.wait(e.IBV_WC_RECV)
     one.wait(e.IBV_WC_SEND)
+    # A completion that is there already, of which nobody was told, is told to who asks now.
+    other.receive(100)
+    one.post(e.IBV_WR_SEND, 100)
+    one.wait(e.IBV_WC_SEND)
+    other.cq.req_notify()
+    other.channel.get_cq_event(other.cq)
+    other.cq.ack_events(1)
+    other.wait(e.IBV_WC_RECV)
 
 
 def between(connection, serves):

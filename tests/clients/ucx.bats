@@ -41,6 +41,7 @@ ucx_pair() {
     [ "$status" -eq 0 ]
     [[ "$output" == *"Transport: rc_verbs"*"Device: weir0:1"* ]]
     [[ "$output" == *"Transport: ud_verbs"*"Device: weir0:1"* ]]
+    [[ "$output" == *"atomic_fadd: 64 bit"* ]]
     run timeout 60 "$WEIR" run --hosts h0 --no-device-files -- ucx_info -d
     [ "$status" -eq 0 ]
     [[ "$output" != *weir0* ]]
@@ -86,7 +87,7 @@ ucx_pair() {
 
 @test "the transports themselves" {
     local name
-    for name in am_lat put_lat fadd swap cswap am_bw put_bw; do
+    for name in am_lat put_lat add_lat fadd cswap am_bw put_bw; do
         ucx_pair all -x rc_verbs -d weir0:1 -t "$name" -s 8 -n 300
     done
     ucx_pair all -x rc_verbs -d weir0:1 -D bcopy -t get -s 8 -n 300

@@ -46,6 +46,39 @@ load fixture
     expect_code 126
 }
 
+@test "a launcher's rank picks the host" {
+    "$WEIR" up "$PAIR"
+    local place='echo $WEIR_HOST $WEIR_RANK'
+    run env OMPI_COMM_WORLD_RANK=1 "$WEIR" run -- sh -c "$place"
+    expect_text "h1 1"
+    run env PMI_RANK=2 "$WEIR" run -- sh -c "$place"
+    expect_text "h0 2"
+    # What says more wins.
+    run env PMI_RANK=1 "$WEIR" run --hosts h0 -- sh -c "$place"
+    expect_text "h0 0"
+    run env MY_RANK=1 PMI_RANK=0 "$WEIR" run --rank-env MY_RANK --hosts h1,h0 -- sh -c "$place"
+    expect_text "h0 1"
+    run "$WEIR" run --rank-env MY_RANK -- true
+    expect_code 2
+    expect_text "MY_RANK is not set"
+    run env MY_RANK=x "$WEIR" run --rank-env MY_RANK -- true
+    expect_code 2
+    run env PMI_RANK=1 "$WEIR" run --rank-env PMI_RANK -n 2 -- true
+    expect_code 2
+}
+
+@test "device files: by a preloaded library before the user's own" {
+    "$WEIR" up "$PAIR"
+    [ -e "$(dirname "$WEIR")/../lib/weir/libweir-sys.so" ] || skip "the library is not built"
+    run env LD_PRELOAD=libm.so.6 "$WEIR" run -- sh -c 'echo $LD_PRELOAD $WEIR_SYSFS'
+    [[ "$output" == *libweir-sys.so:libm.so.6\ /*/sys/h0 ]]
+    # Once, however deep.
+    run "$WEIR" run -- "$WEIR" run --hosts h1 -- sh -c 'echo $LD_PRELOAD; cat $WEIR_SYSFS/dev/infiniband/uverbs0'
+    [[ "$output" != *libweir-sys*libweir-sys* ]]
+    run "$WEIR" run --no-device-files -- sh -c 'echo "<$LD_PRELOAD$WEIR_SYSFS>"'
+    expect_text "<>"
+}
+
 @test "unknown hosts and no program are usage errors" {
     "$WEIR" up "$TREE"
     run "$WEIR" run --hosts h0,h99 -- true
