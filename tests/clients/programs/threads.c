@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// threads HOST0 HOST1 [THREADS MESSAGES]: so many threads per side (4), each with a queue pair and a completion queue of its
-// own, while the main thread registers and gives up memory and makes and destroys objects.
+// threads HOST0 HOST1 [THREADS MESSAGES]: so many threads per side (4), each with a queue pair and
+// a completion queue of its own, while the main thread registers and gives up memory and makes and
+// destroys objects.
 #include <pthread.h>
 
 #include "rig.h"
