@@ -2,6 +2,7 @@
 // Joining and leaving a fabric, and the progress that polls and the progress thread share.
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <new>
 
 #include "hca/engine.h"
 
@@ -60,7 +62,10 @@ struct Registry {
     std::mutex awake;  ///< See lock_awake().
 };
 Registry& registry() {
-    static auto* instance = new Registry;
+    // In the library's own pages, which nobody registers, for the reason that Attachment is in its
+    // own.
+    alignas(Registry) static std::byte place[sizeof(Registry)];
+    static auto* instance = new (place) Registry;
     return *instance;
 }
 
@@ -162,7 +167,7 @@ int Attachment::join(const DeviceDescription& device, std::shared_ptr<Attachment
     if (!window) return errno_of(window.error());
     const auto joined = client->attach(device.node_index, window->get());
     if (!joined) return errno_of(joined.error());
-    out = std::make_shared<Attachment>(*std::move(client), *joined);
+    out = std::shared_ptr<Attachment>(new Attachment(*std::move(client), *joined));
     out->memory.start(*std::move(window), out->reach.kernel_copy_allowed());
     out->node = device.node_index;
     sigset_t all;
@@ -186,6 +191,36 @@ void own_thread_started() {
 
 void own_thread_ended() {
     registry().threads.fetch_sub(1);
+}
+
+StillGuard::StillGuard(const std::shared_ptr<Attachment>& here) {
+    auto& r = registry();
+    r.awake.lock();
+    r.lock.lock();
+    held_.reserve(r.joined.size() + 1);
+    for (auto& [key, weak] : r.joined)
+        if (auto place = weak.lock(); place != nullptr) held_.push_back(std::move(place));
+    // One that has lost its fabric is not in the list any more.
+    if (std::find(held_.begin(), held_.end(), here) == held_.end()) held_.push_back(here);
+    for (const auto& place : held_)
+        place->lock.lock();
+}
+
+StillGuard::~StillGuard() {
+    for (const auto& place : held_)
+        place->lock.unlock();
+    registry().lock.unlock();
+    registry().awake.unlock();
+}
+
+void* Attachment::operator new(std::size_t bytes) {
+    void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) throw std::bad_alloc();
+    return place;
+}
+
+void Attachment::operator delete(void* place, std::size_t bytes) {
+    munmap(place, bytes);
 }
 
 void lock_awake() {

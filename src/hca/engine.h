@@ -250,6 +250,9 @@ struct Attachment {
     Attachment(runtime::AttachClient joined, std::uint32_t process_identity);
     ~Attachment();
     static int join(const DeviceDescription& device, std::shared_ptr<Attachment>& out);
+    /// In pages of its own: threads wait for `lock` while the pages of a program's heap are moved.
+    static void* operator new(std::size_t bytes);
+    static void operator delete(void* place, std::size_t bytes);
 
     runtime::AttachClient client;
     arena::Arena arena;
@@ -450,12 +453,18 @@ bool send_read_response(Attachment& a, const arena::QpEntry& from,
                         const wire::PacketHeader& request, arena::PayloadKind kind,
                         std::uint32_t memory_owner, std::uint64_t address, bool quiet);
 
-/// Holds a front end's thread off while memory moves.
-struct AwakeGuard {
-    AwakeGuard() { lock_awake(); }
-    ~AwakeGuard() { unlock_awake(); }
-    AwakeGuard(const AwakeGuard&) = delete;
-    AwakeGuard& operator=(const AwakeGuard&) = delete;
+/// Holds off all threads of ours in this process, at whichever HCA, and the front end's: while
+/// memory moves nobody may write to it, not even to the word of a mutex that he waits for. Holds
+/// `here`'s lock too. So those mutexes, in Attachment and in the registry, lie where nothing moves.
+class StillGuard {
+  public:
+    explicit StillGuard(const std::shared_ptr<Attachment>& here);
+    ~StillGuard();
+    StillGuard(const StillGuard&) = delete;
+    StillGuard& operator=(const StillGuard&) = delete;
+
+  private:
+    std::vector<std::shared_ptr<Attachment>> held_;
 };
 /// Threads of this process that are Weir's own.
 int own_thread_count();

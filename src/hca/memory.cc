@@ -54,8 +54,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
     if (error != 0) return error;
     auto& a = *state_->attachment;
     if (a.inherited()) return EIO;
-    const AwakeGuard asleep;  // the front end's thread does not write while memory moves
-    const std::lock_guard guard(a.lock);
+    const StillGuard guard(state_->attachment);
     if (!a.usable()) return EIO;
     const auto it = state_->pds.find(pd);
     if (it == state_->pds.end()) return EINVAL;
@@ -73,8 +72,7 @@ int Hca::reg_mr(std::uint32_t pd, void* address, std::size_t length, std::uint64
 int Hca::rereg_mr(std::uint32_t lkey, const MrChange& change) {
     auto& a = *state_->attachment;
     if (a.inherited()) return EIO;
-    const AwakeGuard asleep;  // the front end's thread does not write while memory moves
-    const std::lock_guard guard(a.lock);
+    const StillGuard guard(state_->attachment);
     if (!a.usable()) return EIO;
     const auto it = state_->mrs.find(lkey);
     if (it == state_->mrs.end()) return EINVAL;

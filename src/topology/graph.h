@@ -125,7 +125,7 @@ struct Options {
     std::uint32_t data_lanes = 4;  ///< Data virtual lanes, 1 to 8. VL15 is not counted.
     BitsPerSecond speed{400'000'000'000};
     Bytes buffer{262'144};  ///< Receive buffer of a port for each virtual lane.
-    Picos delay{};             ///< Cable propagation, one way.
+    Picos delay{};          ///< Cable propagation, one way.
     /// Links carry no more than their speed; else they are as fast as the machine.
     bool rates_enforced = false;
     Arbitration arbitration{};

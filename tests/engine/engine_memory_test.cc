@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "fixture.h"
+#include "hca/engine.h"
 
 namespace weir::hca {
 namespace {
@@ -375,6 +376,20 @@ TEST_F(EngineTest, ReceiveQueuesGrowAndKeepWhatIsPosted) {
     EXPECT_EQ(b.hca->destroy_qp(b.qp), 0);
     b.qp = nullptr;
     EXPECT_EQ(b.hca->destroy_srq(srq), 0);
+}
+
+// A thread that waits for a lock writes to its word. On a page that moves meanwhile that is lost,
+// and the thread sleeps for ever: so the lock shares no page with what a program may register.
+TEST_F(EngineTest, TheLockThatThreadsWaitForLiesOnPagesOfItsOwn) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto* attachment = a.hca->state().attachment.get();
+    const auto at = reinterpret_cast<std::uintptr_t>(attachment);
+    EXPECT_EQ(at % page, 0U);
+    // And not on the heap: the page before it is no heap page that grew into it.
+    const auto* small = new char;
+    EXPECT_NE(reinterpret_cast<std::uintptr_t>(small) / page, at / page);
+    delete small;
 }
 
 }  // namespace
