@@ -42,7 +42,7 @@ class Reader {
     void bits(std::size_t byte, unsigned first, unsigned count, T& value) {
         std::uint64_t number = 0;
         for (unsigned bit = first; bit < first + count; ++bit)
-            number = number << 1U | ((data_[byte + bit / 8] >> (7U - bit % 8)) & 1U);
+            number = number << 1U | (std::uint32_t{data_[byte + bit / 8]} >> (7U - bit % 8) & 1U);
         value = static_cast<T>(number);
     }
     template <std::size_t kSize>
