@@ -10,51 +10,26 @@ programs are Debian's own, the same on both sides but for the transport, and pin
 --fifo (root) runs both sides with real-time priority, for machines that others use at the same time.
 Exit code 1 if a figure is missing or misses its goal.
 """
-import argparse
-import os
-import pathlib
 import re
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MIB = 1 << 20
+from side_by_side import MIB, Rig, main
+
 SIDES = {
     "weir": {"UCX_TLS": "rc,self", "UCX_NET_DEVICES": "weir0:1"},
     "tcp": {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"},
 }
 
 
-class Bench:
+class Bench(Rig):
+    first_port = 22000
+
     def __init__(self, options, folder):
-        self.bin = (ROOT / options.build / "bin").resolve()
-        self.mpi_program = (ROOT / options.build / "tests/clients/programs/mpi_check_openmpi").resolve()
-        self.prefix = ["chrt", "-f", "10"] if options.fifo else []
-        self.env = dict(os.environ, WEIR_RUNTIME_DIR=folder, UCX_WARN_UNUSED_ENV_VARS="n")
-        self.port = 22000
-        self.samples = {}
-
-    def note(self, key, value):
-        self.samples.setdefault(key, []).append(value)
-
-    def weir(self, *arguments):
-        subprocess.run([self.bin / "weir", *arguments], env=self.env, check=True, stdout=subprocess.DEVNULL)
-
-    def on(self, host):
-        """Both sides start alike, so that nothing but the transport differs."""
-        return [str(self.bin / "weir"), "run", "--hosts", host, "--"]
-
-    @staticmethod
-    def output(process, seconds=60):
-        try:
-            return process.communicate(timeout=seconds)[0] or ""
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return ""
+        super().__init__(options, folder)
+        self.mpi_program = self.build / "tests/clients/programs/mpi_check_openmpi"
+        self.env["UCX_WARN_UNUSED_ENV_VARS"] = "n"
 
     def ucx(self, side, test, size, count):
         """The median of the client's last line: microseconds one way, or 10^6 bytes/s and messages/s."""
@@ -120,24 +95,4 @@ def table(samples):
     return missed
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--fabric", default="examples/pair.yaml")
-    parser.add_argument("--fifo", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="weir-clients-bench-") as folder:
-        bench = Bench(options, folder)
-        bench.weir("up", str(ROOT / options.fabric))
-        try:
-            for number in range(options.rounds):
-                print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-                bench.round()
-        finally:
-            bench.weir("down")
-        print(f"medians of {options.rounds} rounds, load average {os.getloadavg()[0]:.1f}")
-        return 1 if table(bench.samples) else 0
-
-
-sys.exit(main())
+main(Bench, table, __doc__)

@@ -10,61 +10,35 @@ both. Programs are pinned: server to core 0, client to core 1. Latencies are one
 --fifo (root) runs both sides with real-time priority, for machines that others use at the same time.
 Exit code 1 if a figure is missing or misses its goal.
 """
-import argparse
-import os
-import pathlib
 import re
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-MIB = 1 << 20
+from side_by_side import MIB, Rig, main
 
 
-class Bench:
-    def __init__(self, options, folder):
-        self.bin = (ROOT / options.build / "bin").resolve()
-        self.prefix = ["chrt", "-f", "10"] if options.fifo else []
-        self.env = dict(os.environ, WEIR_RUNTIME_DIR=folder)
-        self.port = 21000
-        self.samples = {}
-
-    def note(self, key, value):
-        self.samples.setdefault(key, []).append(value)
+class Bench(Rig):
+    first_port = 21000
 
     def start(self, command, core, **kwargs):
         return subprocess.Popen(["taskset", "-c", str(core), *self.prefix, *command], text=True, env=self.env,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs)
 
-    def finish(self, process, seconds=60):
-        try:
-            return process.communicate(timeout=seconds)[0]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            return ""
-
-    def weir(self, *arguments):
-        subprocess.run([self.bin / "weir", *arguments], env=self.env, check=True, stdout=subprocess.DEVNULL)
-
     def perftest(self, key, column, scale, program, *arguments):
         """Runs a perftest pair on h0 and h1 and keeps the number in `column` of the client's row."""
         self.port += 1
         command = [program, *arguments, "-p", str(self.port)]
-        run = [str(self.bin / "weir"), "run", "--hosts"]
-        server = self.start([*run, "h0", "--", *command], 0)
+        server = self.start([*self.on("h0"), *command], 0)
         time.sleep(0.4)
-        output = self.finish(self.start([*run, "h1", "--", *command, "127.0.0.1"], 1))
-        self.finish(server, 5)
+        output = self.output(self.start([*self.on("h1"), *command, "127.0.0.1"], 1))
+        self.output(server, 5)
         rows = [line.split() for line in output.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
         if rows:
             self.note(key, float(rows[-1][column]) * scale)
 
     def loopback(self, size):
-        output = self.finish(subprocess.Popen([*self.prefix, str(self.bin / "loopback"), str(size)], text=True,
+        output = self.output(subprocess.Popen([*self.prefix, str(self.bin / "loopback"), str(size)], text=True,
                                               stdout=subprocess.PIPE))
         for name, value in re.findall(r"(\w+) ([\d.]+)", output):
             key = f"{name}_{size}" if name.endswith("per_second") else name
@@ -79,9 +53,9 @@ class Bench:
         client = subprocess.Popen(["taskset", "-c", "1", *self.prefix, "ucx_perftest", "127.0.0.1", "-p",
                                    str(self.port), "-t", "tag_lat", "-s", "8", "-n", "20000", "-f", "-v"], env=env,
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        fields = self.finish(client).strip().splitlines()[-1:]
+        fields = self.output(client).strip().splitlines()[-1:]
         fields = fields[0].split(",") if fields else []
-        self.finish(server, 5)
+        self.output(server, 5)
         if len(fields) > 2 and re.fullmatch(r"[\d.]+", fields[1]):
             self.note("ucx_us", float(fields[1]))
 
@@ -91,8 +65,8 @@ class Bench:
                                   stdout=subprocess.DEVNULL)
         time.sleep(0.4)
         client = self.start(["iperf3", "-c", "127.0.0.1", "-t", "2", "-p", str(self.port), "-f", "k"], 1)
-        found = re.findall(r"([\d.]+) Kbits/sec.*receiver", self.finish(client))
-        self.finish(server, 5)
+        found = re.findall(r"([\d.]+) Kbits/sec.*receiver", self.output(client))
+        self.output(server, 5)
         if found:
             self.note("iperf_gb", float(found[-1]) / 8e6)
 
@@ -106,6 +80,7 @@ class Bench:
         self.perftest("write_gb_1m", 3, MIB / 1e9, "ib_write_bw", "-s", str(MIB), "-n", "2000")
         self.iperf()
         self.perftest("rate_m", 4, 1, "ib_write_bw", "-s", "8", "-l", "32", "-n", "200000")
+        self.loopback(MIB)
 
 
 def table(samples):
@@ -142,25 +117,4 @@ def table(samples):
     return missed
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--fabric", default="examples/pair.yaml")
-    parser.add_argument("--fifo", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="weir-figures-") as folder:
-        bench = Bench(options, folder)
-        bench.weir("up", str(ROOT / options.fabric))
-        try:
-            for number in range(options.rounds):
-                print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
-                bench.round()
-                bench.loopback(MIB)
-        finally:
-            bench.weir("down")
-        print(f"medians of {options.rounds} rounds, load average {os.getloadavg()[0]:.1f}")
-        return 1 if table(bench.samples) else 0
-
-
-sys.exit(main())
+main(Bench, table, __doc__)

@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kWarmUpRounds = 1000;
 constexpr int kRounds = 20000;
 constexpr std::size_t kBulkBytes = 256UL << 20U;
+constexpr std::size_t kBulkWritesMax = 1U << 18U;  // small writes: a second's worth
 /// A busy machine must not make this endless: fewer rounds then.
 constexpr std::chrono::seconds kPatience{3};
 
@@ -189,7 +190,7 @@ double tcp_us() {
 }
 
 double tcp_gb_per_second(std::size_t write_bytes) {
-    const std::size_t rounds = std::max<std::size_t>(kBulkBytes / write_bytes, 1);
+    const auto rounds = std::clamp<std::size_t>(kBulkBytes / write_bytes, 1, kBulkWritesMax);
     return over_tcp(
         [&](int socket) {
             std::vector<char> buffer(write_bytes);

@@ -42,34 +42,35 @@ void show_request(const wire::CmRequest& message, rdma_conn_param& conn) {
     conn.qp_num = message.qp_number;
 }
 
-void note_request(const wire::CmRequest& message, std::uint32_t modifier, Identifier& id) {
+/// What both a request and a reply say of their sender.
+template <class Message>
+void note_peer(const Message& message, std::uint32_t modifier, Identifier& id) {
     auto& a = id.agreement;
     a.remote_qp = message.qp_number;
     a.receive_psn = message.starting_psn;
     a.responder_resources = message.initiator_depth;
     a.initiator_depth = message.responder_resources;
-    a.retry_count = message.retry_count;
     a.rnr_retry_count = message.rnr_retry_count;
+    id.remote_ece = {message.vendor_id, modifier, 0};
+}
+
+void note_request(const wire::CmRequest& message, std::uint32_t modifier, Identifier& id) {
+    note_peer(message, modifier, id);
+    auto& a = id.agreement;
+    a.retry_count = message.retry_count;
     a.ack_timeout = message.ack_timeout;
     a.service_level = message.service_level;
     a.mtu = message.mtu >= IBV_MTU_256 && message.mtu <= IBV_MTU_4096
                 ? static_cast<ibv_mtu>(message.mtu)
                 : IBV_MTU_256;
-    id.remote_ece = {message.vendor_id, modifier, 0};
 }
 
 void show_reply(const wire::CmReply& message, std::uint32_t modifier, Identifier& id,
                 Event& event) {
-    auto& a = id.agreement;
-    a.remote_qp = message.qp_number;
-    a.receive_psn = message.starting_psn;
-    a.responder_resources = message.initiator_depth;
-    a.initiator_depth = message.responder_resources;
-    a.rnr_retry_count = message.rnr_retry_count;
-    id.remote_ece = {message.vendor_id, modifier, 0};
+    note_peer(message, modifier, id);
     auto& conn = event.abi.param.conn;
-    conn.responder_resources = a.responder_resources;
-    conn.initiator_depth = a.initiator_depth;
+    conn.responder_resources = id.agreement.responder_resources;
+    conn.initiator_depth = id.agreement.initiator_depth;
     conn.flow_control = message.flow_control ? 1 : 0;
     conn.rnr_retry_count = message.rnr_retry_count;
     conn.srq = message.shared_receives ? 1 : 0;

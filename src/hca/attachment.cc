@@ -30,6 +30,9 @@ constexpr std::uint32_t kPollsOfAPoller = 64;
 constexpr std::uint32_t kTimerEveryPolls = 64;
 /// However busy one QP is, the others are looked at this often.
 constexpr std::uint32_t kOthersEvery = 16;
+/// So many looks that found nothing end the lag of a ring: more than the pause between two messages
+/// of a conversation.
+constexpr std::uint32_t kSettleAfterLooks = 256;
 /// How long the head of a queue waits for a program that does not read: what OpenSM sets at leaf
 /// ports.
 constexpr std::uint64_t kQueueLifetimeNs = 268'000'000;
@@ -366,8 +369,11 @@ void Attachment::unwatch() {
 }
 
 void Attachment::progress() {
-    if (!service_hot() || ++polls_hot % kOthersEvery == 0) {
+    const bool busy = service_hot();
+    if (busy) idle_looks = 0;
+    if (!busy || ++polls_hot % kOthersEvery == 0) {
         pay();
+        if (!busy && lagging != nullptr && ++idle_looks >= kSettleAfterLooks) catch_up();
         if (mover.next_time() != 0) move_waiting();
         service_actors();
         service_ready();

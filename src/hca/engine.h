@@ -273,8 +273,11 @@ struct Attachment {
     bool watching = false;  ///< The hot QP's rings say so (LaneBuffer::watched).
     /// Its acknowledgement waits until the program was served.
     QueuePair::State* owes = nullptr;
-    /// The one QP whose `lag` is not zero. So at most kQpLag packets are kept from their senders.
+    /// The one QP whose `lag` is not zero. So at most kQpLag packets are kept from their senders,
+    /// and not for long: a few looks that found nothing end it, and so does the thread's going to
+    /// sleep.
     QueuePair::State* lagging = nullptr;
+    std::uint32_t idle_looks = 0;     ///< In a row, with a QP lagging.
     QueuePair::State* hot = nullptr;  ///< The QP that last had something.
     std::uint32_t next_qp_hint = 0;
     std::uint32_t next_mr_hint = 0;
@@ -327,7 +330,7 @@ struct Attachment {
     void pay_last_ack(const QueuePair::State& qp);
     /// Pops what has been executed. REQUIRES: for RC and UC, we hold its lock.
     void settle(QueuePair::State& qp);
-    /// Notes that requests of this QP were executed, and settles another's. REQUIRES: as above.
+    /// Notes that requests of this QP were executed, and settles another's.
     void lag_behind(QueuePair::State& qp);
     /// Settles whoever lags, if nobody holds its lock: then they do it.
     void catch_up();

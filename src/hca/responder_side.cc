@@ -420,11 +420,13 @@ void Attachment::service_requests(QueuePair::State& qp) {
     }
     qp.next_request = next;
     // The program gets what came before its sender is told: that is not urgent, and costs the wait
-    // for the sender's cache lines.
+    // for the sender's cache lines. But not twice in a row, or the sender of a stream would wait
+    // for the end of its window each time.
     if (entry.responder.ack_due != 0 && owes == nullptr && !broken) {
         owes = &qp;
-    } else if (owes != &qp || broken) {
+    } else {
         responder.flush_ack();
+        if (owes == &qp) owes = nullptr;
     }
     entry.lock.store(0, std::memory_order_release);
     lag_behind(qp);
@@ -493,6 +495,7 @@ void Attachment::catch_up() {
         qp.lag = 0;
     }
     lagging = nullptr;
+    idle_looks = 0;
 }
 
 void Attachment::forget_debts(const QueuePair::State& qp) {

@@ -176,28 +176,9 @@ void Mover<Probe>::queue(arena::ArbiterEntry& arbiter, std::uint32_t vl, std::ui
 }
 
 template <class Probe>
-bool Mover<Probe>::is_waiting(LaneId lane) const {
-    const auto* end = waiting_.data() + std::min(waiting_count_, kWaitingMax);
-    return std::find(waiting_.data(), end, lane) != end;
-}
-
-template <class Probe>
-void Mover<Probe>::note_waiting(LaneId lane) {
-    if (is_waiting(lane)) return;
-    if (waiting_count_ < kWaitingMax) waiting_[waiting_count_] = lane;
-    waiting_count_ = std::min(waiting_count_ + 1, kWaitingMax + 1);
-}
-
-template <class Probe>
 bool Mover<Probe>::retry_waiting() {
-    const auto lanes = waiting_;
-    const auto count = std::exchange(waiting_count_, 0U);
     next_time_ = 0;
-    if (count > kWaitingMax) return sweep();
-    bool complete = true;
-    for (std::uint32_t i = 0; i < count; ++i)
-        complete = drive(lanes[i]) && complete;
-    return complete;
+    return retry(waiting_);
 }
 
 }  // namespace weir::switching

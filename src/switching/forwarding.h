@@ -51,6 +51,7 @@
 // compare-and-swap and between the reads that lead to it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -87,6 +88,29 @@ enum class Step : std::uint8_t {
 struct Advance {
     Step step;
     LaneId to;
+};
+
+/// A few lanes, each once. What does not fit is only remembered to have been there.
+template <std::uint32_t kSize>
+class LaneSet {
+  public:
+    static constexpr std::uint32_t kMax = kSize;
+    [[nodiscard]] bool overflowed() const { return count_ > kMax; }
+    [[nodiscard]] const LaneId* begin() const { return lanes_.data(); }
+    [[nodiscard]] const LaneId* end() const { return lanes_.data() + std::min(count_, kMax); }
+    [[nodiscard]] bool contains(LaneId lane) const {
+        return std::find(begin(), end(), lane) != end();
+    }
+    void add(LaneId lane) {
+        if (contains(lane)) return;
+        if (count_ < kMax) lanes_[count_] = lane;
+        count_ = std::min(count_ + 1, kMax + 1);
+    }
+    void clear() { count_ = 0; }
+
+  private:
+    std::array<LaneId, kMax> lanes_{};
+    std::uint32_t count_ = 0;
 };
 
 template <class Probe = NoProbe>
@@ -147,7 +171,7 @@ class Mover {
     [[nodiscard]] std::uint64_t next_time() const { return next_time_; }
     /// Drives the lanes again that wait for a link. True if none is left that waits for credit.
     bool retry_waiting();
-    [[nodiscard]] bool is_waiting(LaneId lane) const;
+    [[nodiscard]] bool is_waiting(LaneId lane) const { return waiting_.contains(lane); }
 
     /// The same for every lane of the fabric that holds packets: after somebody died half-way.
     bool sweep();
@@ -288,11 +312,11 @@ class Mover {
     void note_time(std::uint64_t when) {
         if (next_time_ == 0 || when < next_time_) next_time_ = when;
     }
-    void note_waiting(LaneId lane);
+    /// Drives lanes again that had to wait. True if none has to go on waiting for credit.
+    template <std::uint32_t kSize>
+    bool retry(LaneSet<kSize>& waited);
 
     void note_dead_egress(LaneId from, const arena::Route& route) const;
-    void note_stuck(LaneId lane);
-    [[nodiscard]] bool is_stuck(LaneId lane) const;
     std::uint32_t decide(LaneId from, std::uint32_t packet, const arena::Route& route) const;
     [[nodiscard]] bool may_express(const arena::PortEntry& out, std::uint32_t packet,
                                    const arena::Route& route) const;
@@ -318,19 +342,15 @@ class Mover {
     bool moving_ = false;
     std::uint64_t now_ = 0;
     std::uint64_t next_time_ = 0;
-    static constexpr std::uint32_t kWaitingMax = 64;
-    std::array<LaneId, kWaitingMax> waiting_{};
-    std::uint32_t waiting_count_ = 0;  ///< Above kWaitingMax: there were more, sweep.
+    LaneSet<64> waiting_;  ///< For a link that is busy.
     std::array<std::uint64_t, 4> wakes_{};
-    static constexpr std::uint32_t kStuckMax = 16;
-    std::array<LaneId, kStuckMax> stuck_{};
-    std::uint32_t stuck_count_ = 0;  ///< Above kStuckMax: there were more, sweep.
+    LaneSet<16> stuck_;  ///< For credit.
     /// See remember_stuck(): a lane, and the index of its head.
     struct Noted {
         LaneId lane;
         std::uint64_t head;
     };
-    std::array<Noted, kStuckMax> noted_{};
+    std::array<Noted, LaneSet<16>::kMax> noted_{};
     std::uint32_t noted_count_ = 0;
     void choke(LaneId lane);
 };

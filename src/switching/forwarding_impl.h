@@ -287,7 +287,7 @@ bool Mover<Probe>::drive(LaneId start) {
         if (result.step == Step::kEmpty) {
             --count;
         } else if (result.step == Step::kWaiting) {
-            note_waiting(lane);
+            waiting_.add(lane);
             --count;
         } else if (carried(result) && !is_ring(result.to) && !known(result.to)) {
             // Followed when this lane has been emptied, so that a batch moves hop by hop.
@@ -295,7 +295,7 @@ bool Mover<Probe>::drive(LaneId start) {
             if (count < kPendingMax) {
                 pending[count++] = lane;
             } else {
-                note_stuck(lane);
+                stuck_.add(lane);
                 complete = false;
             }
         } else if (result.step == Step::kBlocked) {
@@ -303,14 +303,14 @@ bool Mover<Probe>::drive(LaneId start) {
             // mover.
             const bool paced = is_waiting(result.to);
             const bool drains = !is_ring(result.to) && count < kPendingMax && !paced &&
-                                ++blocked <= kBlockedMax && !is_stuck(result.to);
+                                ++blocked <= kBlockedMax && !stuck_.contains(result.to);
             if (drains) {
                 pending[count++] = result.to;
             } else if (paced) {
-                note_waiting(lane);
+                waiting_.add(lane);
                 --count;
             } else {
-                note_stuck(lane);
+                stuck_.add(lane);
                 complete = false;
                 --count;
             }
@@ -320,27 +320,19 @@ bool Mover<Probe>::drive(LaneId start) {
 }
 
 template <class Probe>
-bool Mover<Probe>::is_stuck(LaneId lane) const {
-    const auto* end = stuck_.data() + std::min(stuck_count_, kStuckMax);
-    return std::find(stuck_.data(), end, lane) != end;
-}
-
-template <class Probe>
-void Mover<Probe>::note_stuck(LaneId lane) {
-    if (is_stuck(lane)) return;
-    if (stuck_count_ < kStuckMax) stuck_[stuck_count_] = lane;
-    stuck_count_ = std::min(stuck_count_ + 1, kStuckMax + 1);
+template <std::uint32_t kSize>
+bool Mover<Probe>::retry(LaneSet<kSize>& waited) {
+    const auto lanes = std::exchange(waited, {});
+    if (lanes.overflowed()) return sweep();
+    bool complete = true;
+    for (const LaneId lane : lanes)
+        complete = drive(lane) && complete;
+    return complete;
 }
 
 template <class Probe>
 bool Mover<Probe>::retry_stuck() {
-    const auto lanes = stuck_;
-    const auto count = std::exchange(stuck_count_, 0U);
-    if (count > kStuckMax) return sweep();
-    bool complete = true;
-    for (std::uint32_t i = 0; i < count; ++i)
-        complete = drive(lanes[i]) && complete;
-    return complete;
+    return retry(stuck_);
 }
 
 template <class Probe>
@@ -357,17 +349,17 @@ void Mover<Probe>::choke(LaneId id) {
 
 template <class Probe>
 void Mover<Probe>::choke_stuck() {
-    for (std::uint32_t i = 0; i < std::min(stuck_count_, kStuckMax); ++i)
-        choke(stuck_[i]);
+    for (const LaneId lane : stuck_)
+        choke(lane);
     retry_stuck();
 }
 
 template <class Probe>
 void Mover<Probe>::remember_stuck() {
-    noted_count_ = std::min(stuck_count_, kStuckMax);
-    for (std::uint32_t i = 0; i < noted_count_; ++i) {
-        const auto head = buffer(stuck_[i]).head.load(std::memory_order_acquire);
-        noted_[i] = {stuck_[i], credit::Head::decode(head).index};
+    noted_count_ = 0;
+    for (const LaneId lane : stuck_) {
+        const auto head = buffer(lane).head.load(std::memory_order_acquire);
+        noted_[noted_count_++] = {lane, credit::Head::decode(head).index};
     }
 }
 
@@ -375,7 +367,7 @@ template <class Probe>
 void Mover<Probe>::choke_noted() {
     for (std::uint32_t i = 0; i < noted_count_; ++i) {
         const auto head = buffer(noted_[i].lane).head.load(std::memory_order_acquire);
-        if (is_stuck(noted_[i].lane) && credit::Head::decode(head).index == noted_[i].head)
+        if (stuck_.contains(noted_[i].lane) && credit::Head::decode(head).index == noted_[i].head)
             choke(noted_[i].lane);
     }
     retry_stuck();
