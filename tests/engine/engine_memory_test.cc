@@ -94,6 +94,23 @@ TEST_F(WindowTest, GrantsNoMoreThanItWasAskedTo) {
     EXPECT_EQ(b.hca->dealloc_mw(window), 0);
 }
 
+// IBTA 10.6.7.2.4: a type 2 window is its QP's own, whatever else shares the domain.
+TEST_F(WindowTest, IsForThePeerOfItsOwnQpAlone) {
+    std::uint32_t window = 0;
+    ASSERT_EQ(b.hca->alloc_mw(b.pd, IBV_MW_TYPE_2, window), 0);
+    ASSERT_EQ(bind(window, window, address(), 64), IBV_WC_SUCCESS);
+    auto* const bound_a = a.qp;
+    auto* const bound_b = b.qp;
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    EXPECT_EQ(write(window, address()), IBV_WC_REM_ACCESS_ERR);
+    EXPECT_EQ(a.hca->destroy_qp(a.qp), 0);
+    EXPECT_EQ(b.hca->destroy_qp(b.qp), 0);
+    a.qp = bound_a;
+    b.qp = bound_b;
+    EXPECT_EQ(write(window, address()), IBV_WC_SUCCESS);
+    EXPECT_EQ(b.hca->dealloc_mw(window), 0);
+}
+
 TEST_F(WindowTest, EndsByItsOwnersInvalidation) {
     std::uint32_t window = 0;
     ASSERT_EQ(b.hca->alloc_mw(b.pd, IBV_MW_TYPE_2, window), 0);

@@ -124,6 +124,31 @@ TEST_F(EngineTest, ImmediateDataArrivesWithItsMessage) {
     }
 }
 
+// The sender keeps within what the ring holds beside what is taken and not yet popped.
+TEST_F(EngineTest, AStreamOfSendsFindsRoomInTheRing) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    constexpr int kMessages = 64;
+    const auto arena = a.hca->state().attachment->arena;
+    const auto discards = [&] {
+        std::uint64_t sum = 0;
+        for (std::uint32_t port = 0; port < arena.header().port_count; ++port)
+            sum += arena.lane(port, 0).discards.load();
+        return sum;
+    };
+    const auto before = discards();
+    for (int round = 0; round < 20; ++round) {
+        for (int i = 0; i < kMessages; ++i) {
+            ASSERT_EQ(b.receive({b.piece(0, 64)}), 0);
+            ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 64)}, [](ibv_send_wr&) {}), 0);
+        }
+        for (int i = 0; i < kMessages; ++i)
+            ASSERT_EQ(wait(b.receive_cq).status, IBV_WC_SUCCESS);
+        for (int i = 0; i < kMessages; ++i)
+            ASSERT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
+    }
+    EXPECT_EQ(discards(), before);
+}
+
 // A ring's head may follow late, but the packets in it belong to their sender, who has few buffers.
 TEST_F(EngineTest, WhoLooksInVainGivesTakenPacketsBack) {
     for (const auto type : {IBV_QPT_RC, IBV_QPT_UC}) {
