@@ -149,6 +149,9 @@ struct alignas(64) ArbiterEntry {
     ArbitrationTables tables;
     /// Input port (mod 64) of the packet that last won, by lane. Only fairness hangs on it.
     std::atomic<std::uint8_t> last_input[kLanesMax];
+    /// When a turn was last taken, in 2^20 ns. `turns` holds the time to 2^32 ns only: this tells a
+    /// busy link from one whose last packet was that long ago.
+    std::atomic<std::uint32_t> last_turn;
     /// By lane: input ports (bit number mod 64; 0 for an HCA's egress) at which a packet for this
     /// link was seen to wait. A hint: who finds a bit without a packet clears it.
     alignas(64) std::atomic<std::uint64_t> waiting[kLanesMax];

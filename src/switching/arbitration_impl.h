@@ -10,6 +10,20 @@
 
 namespace weir::switching {
 
+constexpr std::uint32_t coarse_time(std::uint64_t ns) {
+    return static_cast<std::uint32_t>(ns >> 20U);
+}
+
+/// True if the link may still be busy for `left_ns`, which its turn says to 2^32 ns: no longer than
+/// a packet keeps it, and no longer after the last turn.
+inline bool plausibly_busy(const arena::ArbiterEntry& arbiter, std::uint64_t rate,
+                           std::int64_t left_ns, std::uint64_t now) {
+    const auto longest = longest_ns(rate);
+    const auto idle = coarse_time(now) - arbiter.last_turn.load(std::memory_order_relaxed);
+    // One more for the rounding, and a clock that was read before the turn was taken.
+    return left_ns <= static_cast<std::int64_t>(longest) && idle + 1 <= coarse_time(longest) + 2;
+}
+
 /// Takes a turn of the link that `claim` leads to for the packet `mine`. Nothing: it may be claimed
 /// now. Else what happened instead.
 template <class Probe>
@@ -26,7 +40,7 @@ std::optional<Advance> Mover<Probe>::take_turn(const Waiter& mine, std::uint32_t
         auto turns = Turns::decode(word);
         const auto late =
             static_cast<std::int32_t>(static_cast<std::uint32_t>(now_) - turns.busy_until);
-        if (late < 0 && -std::int64_t{late} <= static_cast<std::int64_t>(longest_ns(rate))) {
+        if (late < 0 && plausibly_busy(arbiter, rate, -std::int64_t{late}, now_)) {
             queue(arbiter, vl, bit);
             note_time(now_ + static_cast<std::uint64_t>(-std::int64_t{late}));
             return Advance{Step::kWaiting, kNoLane};
@@ -52,6 +66,9 @@ std::optional<Advance> Mover<Probe>::take_turn(const Waiter& mine, std::uint32_t
             waited && late > 0 ? std::min(static_cast<std::uint32_t>(late), kLateNs) : 0U;
         turns.busy_until = static_cast<std::uint32_t>(now_) - behind +
                            static_cast<std::uint32_t>(wire_ns(chosen.route.words * 4ULL, rate));
+        // Before the swap: if this is the last that we do, a link that is free may seem busy for
+        // the time of a packet, but never one that is busy seem free.
+        arbiter.last_turn.store(coarse_time(now_), std::memory_order_relaxed);
         if (!swap(arbiter.turns, word, turns.encode())) continue;
         arbiter.last_input[chosen_vl].store(static_cast<std::uint8_t>(wait_bit(chosen.lane)),
                                             std::memory_order_relaxed);

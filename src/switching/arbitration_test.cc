@@ -95,6 +95,26 @@ void saturate(Sim& sim, std::uint64_t until) {
     }
 }
 
+/// The turn's clock has 32 bits: a link that has long been idle, or was never used, looks like one
+/// that is busy for a little, once in 4.3 seconds.
+TEST(RatedLink, AnIdleLinkIsNeverBusy) {
+    for (const std::uint64_t idle :
+         {std::uint64_t{0}, std::uint64_t{1} << 32U, std::uint64_t{3} << 32U}) {
+        Sim sim(2, 1, {});
+        if (idle != 0) {
+            ASSERT_TRUE(sim.send(0, 1, 0));
+        }
+        const auto from = idle == 0 ? std::uint64_t{1} << 40U : sim.now + kWords * 4;
+        sim.wait_until(from + idle - 1000);
+        sim.take(1, 0);
+        ASSERT_TRUE(sim.send(0, 1, 0));
+        EXPECT_EQ(sim.take(1, 0), 1U) << idle;
+        // And the next one does wait, for the whole of the first.
+        ASSERT_TRUE(sim.send(0, 1, 0));
+        EXPECT_EQ(sim.mover.next_time(), sim.now + kWords * 4);
+    }
+}
+
 TEST(RatedLink, LanesShareItByTheirWeightsAndFillIt) {
     for (const auto& [first, second, ratio] :
          {std::tuple{64, 64, 1.0}, {64, 192, 3.0}, {192, 64, 1.0 / 3}, {64, 255, 4.0}}) {
