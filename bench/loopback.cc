@@ -8,7 +8,7 @@
 // Prints one `key value` per line. Latencies are half round trips, median, in microseconds;
 // bandwidth is in GB/s (10^9 bytes).
 //
-// Usage: loopback [bulk write size in bytes, default 65536]
+// Usage: loopback [bulk write size in bytes, default 65536; 0 for latencies alone]
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -231,12 +231,13 @@ double memcpy_gb_per_second(std::size_t bytes) {
 
 int main(int argc, char** argv) {
     const auto write_bytes = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 65536;
-    if (write_bytes == 0 || write_bytes > kBulkBytes) {
-        std::fprintf(stderr, "usage: loopback [bulk write size in bytes]\n");
+    if (write_bytes > kBulkBytes || argc > 2) {
+        std::fprintf(stderr, "usage: loopback [bulk write size in bytes; 0 for latencies alone]\n");
         return 2;
     }
     std::printf("flag_us %.3f\n", flag_us());
     std::printf("tcp_us %.3f\n", tcp_us());
+    if (write_bytes == 0) return 0;
     std::printf("tcp_gb_per_second %.3f\n", tcp_gb_per_second(write_bytes));
     std::printf("memcpy_gb_per_second %.3f\n", memcpy_gb_per_second(write_bytes));
     return 0;

@@ -107,7 +107,7 @@ void after_fork_in_child() {
         // The child must be able to drop its reference without joining a thread that it does not
         // have.
         new (&attachment->thread) std::thread();
-        new (&attachment->lock) std::mutex();
+        new (&attachment->lock) Lock();
     }
     r.forking.clear();
     r.joined.clear();

@@ -22,6 +22,7 @@
 
 #include "arena/layout.h"
 #include "hca/hca.h"
+#include "hca/lock.h"
 #include "hca/packet_pool.h"
 #include "hca/reach.h"
 #include "hca/registered_memory.h"
@@ -259,7 +260,7 @@ struct Attachment {
     std::uint32_t identity;
     std::uint32_t process_slot;
     std::uint32_t node = 0;
-    std::mutex lock;
+    Lock lock;
     switching::Mover<> mover;
     PacketPool pool;
     Reach reach;
