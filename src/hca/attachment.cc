@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <utility>
 
 #include "hca/engine.h"
 
@@ -351,7 +352,7 @@ void Attachment::watch(QueuePair::State& qp) {
     watching = true;
     qp.entry().requests.watched.store(1, std::memory_order_relaxed);
     qp.entry().responses.watched.store(1, std::memory_order_relaxed);
-    retry = true;  // what came just before is not missed
+    look_again(qp);  // what came just before is not missed
 }
 
 void Attachment::unwatch() {
@@ -364,7 +365,7 @@ void Attachment::unwatch() {
     const bool answered =
         entry.responses.acknowledged.load(std::memory_order_acquire) != hot->seen_acknowledged;
     if (answered || entry.requests.occupancy() != 0 || entry.responses.occupancy() != 0) {
-        retry = true;
+        look_again(*hot);
     }
 }
 
@@ -378,15 +379,16 @@ void Attachment::progress() {
         service_actors();
         service_ready();
         const bool asked = process().rescan.load(std::memory_order_relaxed) != 0;
-        if (retry || unfinished || asked) progress_all();
+        if (retry || unfinished || asked || !again.empty()) progress_rest();
         if (++polls % kTimerEveryPolls == 0) check_timers(false);
     }
     flush_wakes();
 }
 
 /// The slow way round: after something could not be finished, or somebody died half-way.
-void Attachment::progress_all() {
+void Attachment::progress_rest() {
     if (process().rescan.exchange(0, std::memory_order_relaxed) != 0) {
+        retry = true;
         const int fd = alert_fd.load(std::memory_order_acquire);
         const std::uint64_t one = 1;
         if (fd >= 0) (void)!write(fd, &one, sizeof one);
@@ -407,9 +409,36 @@ void Attachment::progress_all() {
         mover.end();
         if (!unfinished) unfinished_since = 0;
     }
-    retry = false;
+    if (!std::exchange(retry, false)) {
+        service_again();
+        return;
+    }
     for (std::size_t i = 0; i < qps.size(); ++i)
         if (qps[i] != nullptr) service(*qps[i]);
+}
+
+void Attachment::look_again(QueuePair::State& qp) {
+    if (qp.again) return;
+    qp.again = true;
+    again.push_back(&qp);
+}
+
+void Attachment::service_again() {
+    // Those that are still not served to the end come in anew.
+    again_now.swap(again);
+    for (auto* qp : again_now) {
+        qp->again = false;
+        service(*qp);
+    }
+    again_now.clear();
+}
+
+/// The QP is about to be destroyed.
+void Attachment::forget(QueuePair::State& qp) {
+    remove_actor(qp);
+    if (std::exchange(qp.again, false)) std::erase(again, &qp);
+    qps[qp.local_index] = nullptr;
+    first_free = std::min(first_free, qp.local_index);
 }
 
 void Attachment::move_waiting() {
@@ -425,7 +454,7 @@ void Attachment::move_waiting() {
 /// How long the progress thread may sleep, when all is done that can be; 0 for ever.
 std::uint64_t Attachment::patience() const {
     std::uint64_t wait = 0;
-    const bool soon = retry || unfinished || !actors.empty();
+    const bool soon = retry || unfinished || !again.empty() || !actors.empty();
     if (next_deadline == 0 && mover.next_time() == 0) return soon ? kRetryNs : 0;
     const auto now = now_ns();
     const auto until = [&](std::uint64_t when) {
@@ -540,7 +569,7 @@ void Attachment::break_qp(QueuePair::State& qp, bool tell) {
 void Attachment::leave_to_thread() {
     const auto until = sleeps_until.load(std::memory_order_acquire);
     if (until == 0) return;
-    const bool soon = retry || unfinished || !actors.empty() || owes != nullptr;
+    const bool soon = retry || unfinished || !again.empty() || !actors.empty() || owes != nullptr;
     const auto early = [until](std::uint64_t when) { return when != 0 && when < until; };
     if (!soon && !early(next_deadline) && !early(mover.next_time())) return;
     sleeps_until.store(0, std::memory_order_relaxed);

@@ -199,6 +199,7 @@ struct QueuePair::State {
     std::uint64_t carried_acknowledge = 0;  ///< Came with a send, and not yet taken in wholly.
     std::uint32_t sent_packets = 0;  ///< Guess at the tail of the peer's ring, for prefetching.
     bool acting = false;             ///< In Attachment::actors.
+    bool again = false;              ///< In Attachment::again.
 
     // Responder side.
     transport::ResponderRules rules{};
@@ -281,6 +282,7 @@ struct Attachment {
     std::uint32_t idle_looks = 0;     ///< In a row, with a QP lagging.
     QueuePair::State* hot = nullptr;  ///< The QP that last had something.
     std::uint32_t next_qp_hint = 0;
+    std::uint32_t first_free = 0;  ///< No index below it is free in `qps`.
     std::uint32_t next_mr_hint = 0;
     std::uint32_t next_pd = 1;
     std::unordered_map<std::uint32_t, Window> windows;  ///< By index of the entry.
@@ -289,7 +291,10 @@ struct Attachment {
     std::uint32_t next_srq = 0;
     bool unfinished = false;             ///< Some packet waits for credit: look at its lane again.
     std::uint64_t unfinished_since = 0;  ///< Since when without a break; 0 while not.
-    bool retry = false;                  ///< Some QP was not served to the end: look at all again.
+    /// QPs that were not served to the end: looked at at every poll until they are.
+    std::vector<QueuePair::State*> again;
+    std::vector<QueuePair::State*> again_now;  ///< While they are being looked at.
+    bool retry = false;                  ///< The same of QPs that are not known: look at all.
     bool retry_in_time = false;          ///< The same, but not before Mover::next_time().
     std::uint64_t next_deadline = 0;     ///< Earliest of the requesters' timers; 0 none.
     std::uint32_t polls = 0;
@@ -318,6 +323,9 @@ struct Attachment {
     void check_timers(bool force);
     void service(QueuePair::State& qp);
     void service_actors();
+    void look_again(QueuePair::State& qp);
+    void service_again();
+    void forget(QueuePair::State& qp);
     void add_actor(QueuePair::State& qp);
     void remove_actor(QueuePair::State& qp);
     /// True if the hot QP had something.
@@ -372,7 +380,8 @@ struct Attachment {
     void flush_wakes() {
         if (mover.has_wakes()) wake(mover.take_wakes());
     }
-    void progress_all();
+    void progress_rest();
+    void try_later(QueuePair::State& qp);
     /// Tells the mover the time, if the fabric has links with rates. True if so.
     bool tell_time() {
         if (arena.header().rated.load(std::memory_order_relaxed) == 0) return false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "hca/engine.h"
 #include "transport/qp_attributes.h"
@@ -88,7 +89,7 @@ void to_rtr(Attachment& a, QueuePair::State& qp) {
                 qp.attr.min_rnr_timer};
     entry.receiving.store(1, std::memory_order_release);
     // Packets that came early have been waiting in the ring.
-    a.retry = true;
+    a.look_again(qp);
 }
 
 void to_rts(Attachment& a, QueuePair::State& qp) {
@@ -109,7 +110,7 @@ void to_rts(Attachment& a, QueuePair::State& qp) {
     qp.carried_acknowledge = 0;
     qp.requester.reset(rules, qp.attr.sq_psn);
     qp.datagram_psn = qp.attr.sq_psn;
-    a.retry = true;
+    a.look_again(qp);
 }
 
 /// Copies the attributes that the mask selects.
@@ -318,14 +319,17 @@ void prepare_entry(Attachment& a, QueuePair::State& qp) {
 }
 
 std::uint32_t local_index_for(Attachment& a, QueuePair::State* qp) {
-    for (std::uint32_t i = 0; i < a.qps.size(); ++i) {
+    for (auto i = std::exchange(a.first_free, static_cast<std::uint32_t>(a.qps.size()));
+         i < a.qps.size(); ++i) {
         if (a.qps[i] == nullptr) {
             a.qps[i] = qp;
+            a.first_free = i + 1;
             return i;
         }
     }
     a.qps.push_back(qp);
-    return static_cast<std::uint32_t>(a.qps.size() - 1);
+    a.first_free = static_cast<std::uint32_t>(a.qps.size());
+    return a.first_free - 1;
 }
 
 int check_caps(const Hca::QpRequest& request) {
@@ -434,7 +438,7 @@ int Hca::destroy_qp(QueuePair* qp) {
             a.unwatch();
             a.hot = nullptr;
         }
-        a.qps[state.local_index] = nullptr;
+        a.forget(state);
         if (state.send_cq != nullptr) state.send_cq->forget(state.number);
         if (state.receive_cq != nullptr) state.receive_cq->forget(state.number);
         count_user(*state_, state, ~0U);

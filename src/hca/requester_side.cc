@@ -258,8 +258,7 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     if (qp.type == IBV_QPT_UD && qp.datagrams[out.slot].has(wire::kFlagMulticast)) {
         if (send_to_group(qp, out)) return true;
         qp.requester.unsend();
-        qp.pumping = true;
-        (mover.next_time() == 0 ? retry : retry_in_time) = true;
+        try_later(qp);
         return false;
     }
     std::uint32_t generation = 0;
@@ -297,14 +296,18 @@ bool Attachment::pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sid
     }
     if (index != PacketPool::kNoPacket) pool.put_back(index);
     qp.requester.unsend();
+    try_later(qp);
+    return false;
+}
+
+void Attachment::try_later(QueuePair::State& qp) {
     qp.pumping = true;
     // With the egress full of packets that wait for the link, there is nothing to try before that.
     if (mover.next_time() == 0) {
-        retry = true;
+        look_again(qp);
     } else {
         retry_in_time = true;
     }
-    return false;
 }
 
 void Attachment::fetch_peer_ring(const QueuePair::State& qp) const {

@@ -387,7 +387,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
     fetch_peer_ring(qp);  // an answer is likely
     std::uint32_t free = 0;
     if (!entry.lock.compare_exchange_strong(free, identity, std::memory_order_acquire)) {
-        retry = true;
+        look_again(qp);
         return;
     }
     OwnerEnv env(*this, qp);
@@ -405,7 +405,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
             if (qp.type == IBV_QPT_XRC_RECV) env.choose_queue(packet.header);
             const auto verdict = responder.on_request(packet.header);
             if (verdict == Verdict::kLater) {
-                retry = true;
+                look_again(qp);
                 break;
             }
             broken = verdict == Verdict::kBroken;
