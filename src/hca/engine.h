@@ -294,9 +294,9 @@ struct Attachment {
     /// QPs that were not served to the end: looked at at every poll until they are.
     std::vector<QueuePair::State*> again;
     std::vector<QueuePair::State*> again_now;  ///< While they are being looked at.
-    bool retry = false;                  ///< The same of QPs that are not known: look at all.
-    bool retry_in_time = false;          ///< The same, but not before Mover::next_time().
-    std::uint64_t next_deadline = 0;     ///< Earliest of the requesters' timers; 0 none.
+    bool retry = false;                        ///< The same of QPs that are not known: look at all.
+    bool retry_in_time = false;                ///< The same, but not before Mover::next_time().
+    std::uint64_t next_deadline = 0;           ///< Earliest of the requesters' timers; 0 none.
     std::uint32_t polls = 0;
     std::uint32_t polls_hot = 0;     ///< Looks that found the hot QP busy.
     std::uint32_t polls_parked = 0;  ///< Since the thread last parked.

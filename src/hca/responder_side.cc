@@ -17,6 +17,11 @@ using wire::PacketHeader;
 
 namespace {
 
+/// In a stream, a sender hears of so many packets before its window is used up.
+constexpr std::uint32_t kAckEvery = arena::kQpWindow / 4;
+/// Packets at once that do not make a stream.
+constexpr std::uint32_t kConversation = 2;
+
 /// QpEntry::receiving: what the owner has to do about it.
 constexpr std::uint32_t kBroken = 2;
 
@@ -394,6 +399,7 @@ void Attachment::service_requests(QueuePair::State& qp) {
     transport::Responder<OwnerEnv> responder(entry.responder, qp.rules, env);
     bool broken = false;
     bool answered = false;
+    std::uint32_t taken = 0;
     auto next = entry.taken.load(std::memory_order_relaxed);
     while (!broken && mover.arrived(ring, next, slot)) {
         // Answers make the peer send more: what is in the ring besides is at most kQpLag by then.
@@ -417,12 +423,14 @@ void Attachment::service_requests(QueuePair::State& qp) {
         next = (next + 1) & credit::kHeadIndexMask;
         entry.taken.store(next, std::memory_order_relaxed);
         ++qp.lag;
+        if (++taken % kAckEvery == 0) responder.flush_ack();
     }
     qp.next_request = next;
     // The program gets what came before its sender is told: that is not urgent, and costs the wait
-    // for the sender's cache lines. But not twice in a row, or the sender of a stream would wait
-    // for the end of its window each time.
-    if (entry.responder.ack_due != 0 && owes == nullptr && !broken) {
+    // for the sender's cache lines. But not twice in a row nor in a stream, or its sender would
+    // wait for the end of its window each time.
+    const bool may_owe = owes == nullptr && taken <= kConversation;
+    if (entry.responder.ack_due != 0 && may_owe && !broken) {
         owes = &qp;
     } else {
         responder.flush_ack();

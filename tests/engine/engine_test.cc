@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <mutex>
 #include <thread>
 
 #include "base/rng.h"
@@ -147,6 +148,25 @@ TEST_F(EngineTest, AStreamOfSendsFindsRoomInTheRing) {
             ASSERT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
     }
     EXPECT_EQ(discards(), before);
+}
+
+// Whoever waits for its window's end hears of it while the receiver is still busy.
+TEST_F(EngineTest, AStreamIsAcknowledgedWithTheFirstLook) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    constexpr int kMessages = 16;
+    for (int i = 0; i < kMessages; ++i)
+        ASSERT_EQ(b.receive({b.piece(0, 64)}), 0);
+    {
+        // So that they come all at once, also for the progress thread.
+        const std::lock_guard guard(b.hca->state().attachment->lock);
+        for (int i = 0; i < kMessages; ++i)
+            ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 64)}, [](ibv_send_wr&) {}), 0);
+    }
+    ibv_wc completions[kMessages]{};
+    wait(b.receive_cq);
+    EXPECT_EQ(b.receive_cq->poll(kMessages - 1, completions), kMessages - 1);
+    EXPECT_EQ(b.qp->state().entry().responder.ack_due, 0U);
+    EXPECT_EQ(a.send_cq->poll(kMessages, completions), kMessages);
 }
 
 // A ring's head may follow late, but the packets in it belong to their sender, who has few buffers.
