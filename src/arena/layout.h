@@ -210,7 +210,7 @@ struct alignas(256) PacketEntry {
     std::atomic<std::uint64_t> route;
     std::uint64_t address;
     std::uint32_t memory_owner;  ///< Process identity, for kReference and kWindow.
-    std::uint32_t unused;
+    std::uint32_t withdrawals;   ///< The sending QP's, when it was sent.
     wire::PacketHeader header;
     /// Sends over a reliable connection: an acknowledgement of the other direction that goes the
     /// same way, as in LaneBuffer::acknowledged; 0 if none.
@@ -323,6 +323,10 @@ struct QpEntry {
     /// 1 from the moment the QP or its process ends until the entry is given out again: nothing is
     /// delivered.
     std::atomic<std::uint32_t> closing;
+    /// Grows when requests on their way are given up, so that their memory is the program's again.
+    /// Whoever has copied a send's payload from where it lies looks at it last: if it has grown
+    /// since the packet was sent, what was copied means nothing.
+    std::atomic<std::uint32_t> withdrawals;
     /// Identity of the process that executes requests here, or 0.
     alignas(64) std::atomic<std::uint32_t> lock;
     /// Index of the next request to be executed, as in credit::Head. The head of `requests` follows

@@ -558,6 +558,7 @@ void Attachment::flush_receives(QueuePair::State& qp) {
 void Attachment::break_qp(QueuePair::State& qp, bool tell) {
     pay_last_ack(qp);
     remove_actor(qp);
+    qp.withdraw();
     qp.state.store(IBV_QPS_ERR, std::memory_order_relaxed);
     qp.entry().receiving.store(0, std::memory_order_release);
     qp.requester.flush();

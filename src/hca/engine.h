@@ -215,6 +215,8 @@ struct QueuePair::State {
     std::uint32_t lag = 0;  ///< Requests executed by us that may not have been popped.
 
     [[nodiscard]] arena::QpEntry& entry() const { return *fabric_entry; }
+    /// What is on its way is given up; its memory is about to be the program's again.
+    void withdraw() const { entry().withdrawals.fetch_add(1, std::memory_order_seq_cst); }
     [[nodiscard]] bool is_xrc() const {
         return type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
     }

@@ -62,6 +62,7 @@ void to_reset(Attachment& a, QueuePair::State& qp) {
     qp.lag = 0;
     clear_fabric_side(a, qp);
     a.remove_actor(qp);
+    qp.withdraw();
     qp.requester.reset({}, 0);
     qp.receives.clear();
     qp.receive_open = false;
@@ -434,6 +435,7 @@ int Hca::destroy_qp(QueuePair* qp) {
         a.pay_last_ack(state);
         a.forget_debts(state);
         clear_fabric_side(a, state);
+        state.withdraw();
         if (a.hot == &state) {
             a.unwatch();
             a.hot = nullptr;

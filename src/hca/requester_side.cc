@@ -2,6 +2,7 @@
 // Sending: from work requests to packets, and from answers to completions.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "hca/engine.h"
 
@@ -63,25 +64,44 @@ void gather(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset
     }
 }
 
-/// The address of these message bytes if they lie in one buffer, else 0.
-std::uint64_t contiguous(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset,
-                         std::uint32_t length) {
+/// Message bytes in one buffer.
+struct Piece {
+    std::uint64_t address = 0;  ///< 0: they are not.
+    std::uint32_t lkey = 0;
+};
+
+Piece contiguous(const QueuePair::State& qp, std::uint32_t slot, std::uint32_t offset,
+                 std::uint32_t length) {
     const SendSlot& send = qp.sends[slot];
-    if (send.inlined) return 0;
+    if (send.inlined) return {};
     const ibv_sge* sge = &qp.send_sges[static_cast<std::size_t>(slot) * qp.cap.max_send_sge];
     for (std::uint32_t i = 0; i < send.sge_count; ++i, ++sge) {
         if (offset < sge->length) {
             const bool whole = length <= sge->length - offset && sge->addr != kNoMemory;
-            return whole ? sge->addr + offset : 0;
+            return whole ? Piece{sge->addr + offset, sge->lkey} : Piece{};
         }
         offset -= sge->length;
     }
-    return 0;
+    return {};
+}
+
+/// Where in this process's window the piece lies; nothing if it does not.
+std::optional<std::uint64_t> place_in_window(const Attachment& a, const Piece& piece,
+                                             std::uint32_t length) {
+    const auto index = piece.lkey >> 8U;
+    if (piece.address == 0 || index >= arena::kMrCount) return std::nullopt;
+    const auto& mr = a.arena.mr(index);
+    const bool ours = mr.owner.load(std::memory_order_relaxed) == a.identity &&
+                      mr.key.load(std::memory_order_relaxed) == piece.lkey;
+    if (!ours || mr.memory_access != arena::MemoryAccess::kWindow) return std::nullopt;
+    const auto offset = piece.address - mr.address;
+    if (offset > mr.length || length > mr.length - offset) return std::nullopt;
+    return mr.window_offset + offset;
 }
 
 /// Puts the payload of an emission where its consumer finds it: in the descriptor, in a bulk
-/// buffer, or, for what is executed from here and acknowledged before the program may touch it
-/// again, where it is.
+/// buffer, or, since what is acknowledged is so before the program may touch it again, where it
+/// lies. For requests that are given up without, see QpEntry::withdrawals.
 bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& out,
                    std::uint32_t index, bool one_sided) {
     auto& packet = a.arena.packet(index);
@@ -93,8 +113,17 @@ bool place_payload(Attachment& a, const QueuePair::State& qp, const Emission& ou
         }
         return true;
     }
-    const bool may_refer = qp.reliable() && a.reach.kernel_copy_allowed();
-    const auto here = may_refer ? contiguous(qp, out.slot, out.offset, length) : 0;
+    const auto piece = qp.reliable() ? contiguous(qp, out.slot, out.offset, length) : Piece{};
+    packet.withdrawals = qp.entry().withdrawals.load(std::memory_order_relaxed);
+    if (wire::is_send(out.header.opcode)) {
+        if (const auto place = place_in_window(a, piece, length)) {
+            packet.payload_kind = arena::PayloadKind::kWindow;
+            packet.address = *place;
+            packet.memory_owner = a.identity;
+            return true;
+        }
+    }
+    const auto here = a.reach.kernel_copy_allowed() ? piece.address : 0;
     const auto bulk = one_sided && here != 0 ? 0 : a.pool.take_bulk(index);
     if (bulk != 0) {
         gather(qp, out.slot, out.offset, length, a.arena.bytes(bulk));

@@ -249,6 +249,7 @@ class OwnerEnv : public EnvBase {
         }
         const auto status =
             scatter(a_, pd_, state_.open, state_.open_bytes, *packet_, header.payload_length);
+        if (withdrawn(status)) return Receipt::kWithdrawn;
         if (status != IBV_WC_SUCCESS) {
             end(header, status);
             return Receipt::kFault;
@@ -271,6 +272,18 @@ class OwnerEnv : public EnvBase {
     void abort_receive() { state_.receive_open = false; }
 
   private:
+    /// True if the packet's payload was to be copied from the sender's memory, and that was not
+    /// what had been sent any more, or is gone with the sender. Such a packet is as good as lost.
+    [[nodiscard]] bool withdrawn(ibv_wc_status copied) const {
+        using arena::PayloadKind;
+        const auto kind = packet_->payload_kind;
+        if (kind == PayloadKind::kInline || kind == PayloadKind::kBulk) return false;
+        if (copied == IBV_WC_LOC_ACCESS_ERR) return true;
+        if (qp_.peer_qp >= arena::kQpCount) return true;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        const auto& sender = a_.arena.qp(qp_.peer_qp);
+        return sender.withdrawals.load(std::memory_order_relaxed) != packet_->withdrawals;
+    }
     bool hand_over(std::uint32_t psn) {
         if (qp_.peer_qp >= arena::kQpCount) return false;
         auto& peer = a_.arena.qp(qp_.peer_qp);

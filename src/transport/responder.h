@@ -40,6 +40,7 @@ enum class Receipt : std::uint8_t {
     kTooLong,    ///< The message exceeds the receive: NAK, invalid request.
     kFault,      ///< Local protection or memory error: NAK, remote operational error.
     kLater,      ///< Not by this executor.
+    kWithdrawn,  ///< Its payload is the sender's again: as if the packet had been lost.
 };
 
 /// What to do with the packet after judging it.
@@ -156,6 +157,8 @@ class Responder {
                 break;
             case Receipt::kLater:
                 return Verdict::kLater;
+            case Receipt::kWithdrawn:
+                return Verdict::kTaken;
             case Receipt::kNoReceive:
                 return not_ready(header);
             case Receipt::kTooLong:

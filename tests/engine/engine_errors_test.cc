@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong must go wrong as the specification says, and hurt nobody else.
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/rng.h"
 #include "fixture.h"
+#include "hca/engine.h"
 
 namespace weir::hca {
 namespace {
@@ -202,6 +205,39 @@ TEST_F(EngineTest, RandomCallsInAnyOrderNeitherCrashNorHang) {
     ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
     ASSERT_EQ(a.send(IBV_WR_RDMA_WRITE, {a.piece(0, 8)}, to(b, 0)), 0);
     EXPECT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
+}
+
+// A payload is copied from the sender's memory, which is the program's again once the request is
+// given up: then the message is as good as lost, and not one with other bytes.
+TEST_F(EngineTest, WhatWasGivenUpIsNotDeliveredWithOtherBytes) {
+    constexpr std::uint32_t kBytes = 64 * 1024;
+    for (const auto give_up : {IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_UNKNOWN}) {
+        ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+        ASSERT_EQ(b.receive({b.piece(0, kBytes)}), 0);
+        {
+            // The receiver comes too late.
+            const std::lock_guard guard(b.hca->state().attachment->lock);
+            ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, kBytes)}, [](ibv_send_wr&) {}), 0);
+            if (give_up == IBV_QPS_UNKNOWN) {
+                ASSERT_EQ(a.hca->destroy_qp(std::exchange(a.qp, nullptr)), 0);
+            } else {
+                ibv_qp_attr attr{};
+                attr.qp_state = give_up;
+                ASSERT_EQ(a.qp->modify(attr, IBV_QP_STATE), 0);
+            }
+            std::fill_n(a.memory.begin(), kBytes, std::uint8_t{0xee});
+        }
+        ibv_wc wc{};
+        for (int look = 0; look < 1000; ++look)
+            ASSERT_EQ(b.receive_cq->poll(1, &wc), 0) << "given up by " << give_up;
+        EXPECT_EQ(b.qp->state().entry().requests.occupancy(), 0U);
+        for (End* end : {&a, &b}) {
+            auto* qp = std::exchange(end->qp, nullptr);
+            EXPECT_TRUE(qp == nullptr || end->hca->destroy_qp(qp) == 0);
+            while (end->send_cq->poll(1, &wc) == 1) {
+            }
+        }
+    }
 }
 
 }  // namespace
