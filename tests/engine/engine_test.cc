@@ -127,7 +127,7 @@ TEST_F(EngineTest, ImmediateDataArrivesWithItsMessage) {
 
 // The sender keeps within what the ring holds beside what is taken and not yet popped.
 TEST_F(EngineTest, AStreamOfSendsFindsRoomInTheRing) {
-    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC, 7, 0));
     constexpr int kMessages = 64;
     const auto arena = a.hca->state().attachment->arena;
     const auto discards = [&] {

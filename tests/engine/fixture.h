@@ -203,7 +203,8 @@ class EngineTest : public ::testing::Test {
         ASSERT_NO_FATAL_FAILURE(a.open("h0"));
         ASSERT_NO_FATAL_FAILURE(b.open("h1"));
     }
-    void connect(ibv_qp_type type, std::uint8_t rnr_retry = 7) {
+    /// `timeout`: 0 is for ever, where packets that are sent again would spoil the count.
+    void connect(ibv_qp_type type, std::uint8_t rnr_retry = 7, std::uint8_t timeout = 18) {
         ASSERT_NO_FATAL_FAILURE(a.create(type));
         ASSERT_NO_FATAL_FAILURE(b.create(type));
         for (End* end : {&a, &b})
@@ -211,7 +212,7 @@ class EngineTest : public ::testing::Test {
         ASSERT_NO_FATAL_FAILURE(a.to_rtr(b));
         ASSERT_NO_FATAL_FAILURE(b.to_rtr(a));
         for (End* end : {&a, &b})
-            ASSERT_NO_FATAL_FAILURE(end->to_rts(rnr_retry));
+            ASSERT_NO_FATAL_FAILURE(end->to_rts(rnr_retry, timeout));
     }
     void TearDown() override {
         a.close();
