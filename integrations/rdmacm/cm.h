@@ -8,7 +8,9 @@
 //
 // Threads: one lock guards everything here, held for microseconds and never while waiting. One
 // thread takes MADs and keeps the timers; it starts with the first listener or connection. A
-// program that waits for an event takes MADs itself for a moment first, since waking costs more.
+// program that waits for an event takes MADs itself for a moment first, since waking costs more;
+// as long as it does so again and again, the thread is not woken by MADs, and only looks now and
+// then whether that is still so.
 //
 // fork: a child begins with nothing of its parent's; what it inherits is unknown there (EINVAL).
 #pragma once
@@ -41,6 +43,10 @@ struct Identifier;
 struct Channel {
     rdma_event_channel abi{};
     std::deque<struct Event*> waiting;
+    bool readable = false;  ///< Its descriptor says that there are events.
+    /// Threads of the program that look into `waiting` by themselves at present: they need no
+    /// descriptor to tell them.
+    std::uint32_t lookers = 0;
 };
 
 struct Event {
@@ -176,8 +182,13 @@ class Cm {
     void act();
     /// Takes what has come, and does what is due. True if there was anything.
     bool progress();
+    /// The same, by a thread of the program that waits for an event.
+    void look();
     /// Before a sleep: what comes from now on wakes the thread.
     void park();
+    /// After a change of what waits, or of who looks: has the descriptor say whether there are
+    /// events.
+    static void signal(Channel& channel);
     void bind_connection(Identifier& id, connection::Id connection);
     void drop_connection(Identifier& id);
     std::vector<Identifier*>& listeners() { return listeners_; }
@@ -238,6 +249,8 @@ class Cm {
     std::uint64_t next_token_;
     std::uint64_t random_state_;
     bool thread_runs_ = false;
+    std::uint32_t looks_ = 0;       ///< Calls of look().
+    std::uint32_t looks_seen_ = 0;  ///< The same, when the thread last had its turn.
     int kick_fd_ = -1;
     /// When the thread looks again by itself; 0 while it is awake.
     std::atomic<connection::Time> sleeps_until_{0};
