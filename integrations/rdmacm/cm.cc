@@ -400,7 +400,7 @@ Identifier* Cm::find(rdma_cm_id* id) {
 
 void Identifier::show_addresses() {
     source.store(&abi.route.addr.src_addr);
-    if (target != nullptr || passive || destination.port != 0)
+    if (target != nullptr || passive || destination.port != 0 || destination.is_group())
         destination.store(&abi.route.addr.dst_addr);
 }
 
@@ -419,6 +419,7 @@ void Cm::drop_connection(Identifier& id) {
 
 void Cm::retire(Identifier& id) {
     drop_events_of(id);
+    detach_groups(id);
     std::erase(listeners_, &id);
     std::erase(waiting_, &id);
     drop_connection(id);
@@ -462,14 +463,21 @@ Event* Cm::take(Channel& channel) {
     signal(channel);
     event->channel = nullptr;
     ++event->counted_at->events_taken;
+    if (event->group != nullptr) ++event->group->events_taken;
     if (event->abi.event == RDMA_CM_EVENT_CONNECT_REQUEST) ++event->counted_at->backlog_left;
     return event;
+}
+
+Event* Cm::find(rdma_cm_event* event) {
+    const auto it = events_.find(event);
+    return it == events_.end() ? nullptr : it->second.get();
 }
 
 bool Cm::acknowledge(rdma_cm_event* event) {
     const auto it = events_.find(event);
     if (it == events_.end() || it->second->channel != nullptr) return false;
     ++it->second->counted_at->events_acknowledged;
+    if (it->second->group != nullptr) ++it->second->group->events_acknowledged;
     events_.erase(it);
     acknowledged.notify_all();
     return true;
@@ -488,6 +496,16 @@ void Cm::drop_events_of(Identifier& id) {
         events_.erase(&event->abi);
         if (request != nullptr) retire(*request);
     }
+    signal(*id.channel);
+}
+
+void Cm::drop_events_of(Identifier& id, const Membership& group) {
+    if (id.channel == nullptr) return;
+    std::erase_if(id.channel->waiting, [&](Event* event) {
+        const bool of_group = event->group.get() == &group;
+        if (of_group) events_.erase(&event->abi);
+        return of_group;
+    });
     signal(*id.channel);
 }
 

@@ -49,10 +49,24 @@ struct Channel {
     std::uint32_t lookers = 0;
 };
 
+/// An identifier's membership in a group, from rdma_join_multicast() on. Its queue pair is attached
+/// when the program takes the event of the join.
+struct Membership {
+    Endpoint address;  ///< As it was given.
+    ibv_gid gid{};
+    std::uint16_t lid = 0;
+    void* context = nullptr;
+    bool sends_only = false;
+    bool attached = false;
+    std::uint32_t events_taken = 0;
+    std::uint32_t events_acknowledged = 0;
+};
+
 struct Event {
     rdma_cm_event abi{};
-    Identifier* counted_at = nullptr;  ///< Whose destruction waits for the acknowledgement.
-    Channel* channel = nullptr;        ///< While it waits there.
+    std::shared_ptr<Membership> group;  ///< Of a join.
+    Identifier* counted_at = nullptr;   ///< Whose destruction waits for the acknowledgement.
+    Channel* channel = nullptr;         ///< While it waits there.
     std::array<std::uint8_t, 256> private_data{};
 };
 
@@ -93,7 +107,7 @@ struct Identifier {
     Device* device = nullptr;
     Endpoint source;
     Endpoint destination;
-    const weir_port* target = nullptr;  ///< Of the destination.
+    const weir_port* target = nullptr;  ///< Of the destination; null if that is a group.
     /// The destination is an address of this machine, so that any host may be meant.
     bool by_machine = false;
     ibv_sa_path_rec path{};
@@ -127,6 +141,8 @@ struct Identifier {
     std::optional<ibv_qp_init_attr> request_qp;
     /// For rdma_create_ep: private data from the address information.
     std::vector<std::uint8_t> connect_data;
+
+    std::vector<std::shared_ptr<Membership>> groups;
 
     std::uint32_t events_taken = 0;
     std::uint32_t events_acknowledged = 0;
@@ -171,9 +187,11 @@ class Cm {
     /// Queues an event for an identifier. The caller fills what belongs to its type.
     Event* raise(Identifier& id, rdma_cm_event_type type, int status);
     void drop_events_of(Identifier& id);
+    void drop_events_of(Identifier& id, const Membership& group);
     void move_events(Identifier& id, Channel& to);
     /// The next event of a channel; null if there is none.
     Event* take(Channel& channel);
+    Event* find(rdma_cm_event* event);
     /// True if it was a taken event, which is gone now.
     bool acknowledge(rdma_cm_event* event);
 
@@ -223,8 +241,16 @@ class Cm {
     void on_request(const connection::Notice& notice, const wire::CmRequest& message);
     void on_datagram_request(const connection::Notice& notice,
                              const wire::CmDatagramRequest& message);
-    Identifier* child_of(std::uint64_t service_id, const connection::Notice& notice,
-                         std::span<const std::uint8_t> private_data, Event*& event);
+    /// What a request says of its ends.
+    struct Asked {
+        Identifier* listener;  ///< Null if nobody listens.
+        Endpoint local;
+        Endpoint remote;
+        std::size_t header_bytes = 0;  ///< Of its private data, before the program's.
+    };
+    Asked find_asked(std::uint64_t service_id, const connection::Notice& notice,
+                     std::span<const std::uint8_t> private_data);
+    Identifier* child_of(const Asked& asked, const connection::Notice& notice, Event*& event);
     Identifier* find_listener(std::uint64_t service_id, const Endpoint& local,
                               std::uint32_t device);
     void note_peer(const connection::Peer& peer);
@@ -256,11 +282,9 @@ class Cm {
     std::atomic<connection::Time> sleeps_until_{0};
 };
 
-/// Room of the private data in events: what the MADs have (IBTA 12.6), less the IP header.
-inline constexpr std::uint8_t kRequestData = 92 - wire::kCmIpHeaderBytes;
+/// Room of the private data in events: what the MADs have (IBTA 12.6).
 inline constexpr std::uint8_t kReplyData = 196;
 inline constexpr std::uint8_t kRejectData = 148;
-inline constexpr std::uint8_t kDatagramRequestData = 216 - wire::kCmIpHeaderBytes;
 inline constexpr std::uint8_t kDatagramReplyData = 136;
 
 /// The control QP of who listens at the identifier's destination; false if nobody does.
@@ -268,6 +292,17 @@ bool find_peer(Cm& cm, Identifier& id, connection::Peer& peer);
 /// Nobody takes the request. A host's own connection manager would say so; here there may be no
 /// process to.
 void refuse(Cm& cm, Identifier& id);
+/// The service ID of an identifier at this address, its own or its peer's.
+std::uint64_t service_of(const Identifier& id, const Endpoint& endpoint);
+/// The Q_Key of an identifier's datagrams, by its port space.
+std::uint32_t qkey_of(const Identifier& id);
+/// The group that this address means to the identifier.
+ibv_gid group_gid(const Identifier& id, const Endpoint& group);
+/// Attaches the queue pair of the identifier that has joined the event's group, when its program
+/// takes the event.
+void finish_join(Identifier& id, Event& event);
+/// Its queue pair is to be destroyed: it leaves the groups that it was attached to by joining.
+void detach_groups(Identifier& id);
 /// The one path that the fabric's tables have.
 void describe_path(Identifier& id, const weir_port& own);
 

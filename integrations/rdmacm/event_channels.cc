@@ -27,6 +27,10 @@ void finish(Cm& cm, Event& event) {
         }
         return;
     }
+    if (event.group != nullptr) {
+        if (auto* id = cm.find(event.abi.id); id != nullptr) finish_join(*id, event);
+        return;
+    }
     if (event.abi.event != RDMA_CM_EVENT_CONNECT_RESPONSE || event.abi.id->qp == nullptr) return;
     auto* id = cm.find(event.abi.id);
     if (id == nullptr) return;
