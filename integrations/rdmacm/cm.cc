@@ -223,8 +223,10 @@ int Cm::take_turn(Watch& watch) {
     progress();
     if (alerted) look_for_lost_peers();
     const bool led = looks_ != looks_seen_;
-    looks_seen_ = looks_;
-    if (!led) park();
+    if (led)
+        looks_seen_ = looks_;
+    else
+        park();
     const auto time = now();
     watch.wait_ms = wait_time(time);
     if (led && (watch.wait_ms < 0 || watch.wait_ms > kLookEveryMs)) watch.wait_ms = kLookEveryMs;
@@ -240,6 +242,7 @@ void Cm::look() {
 }
 
 void Cm::park() {
+    looks_seen_ = looks_;  // who looked does so no more
     for (const auto& device : devices_) {
         if (!device->has_control()) continue;
         device->arm();

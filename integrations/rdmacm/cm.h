@@ -275,8 +275,9 @@ class Cm {
     std::uint64_t next_token_;
     std::uint64_t random_state_;
     bool thread_runs_ = false;
-    std::uint32_t looks_ = 0;       ///< Calls of look().
-    std::uint32_t looks_seen_ = 0;  ///< The same, when the thread last had its turn.
+    std::uint32_t looks_ = 0;  ///< Calls of look().
+    /// The same, when the thread last had its turn, or a thread of the program went to sleep.
+    std::uint32_t looks_seen_ = 0;
     int kick_fd_ = -1;
     /// When the thread looks again by itself; 0 while it is awake.
     std::atomic<connection::Time> sleeps_until_{0};

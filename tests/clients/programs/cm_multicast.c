@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include <infiniband/ib.h>
@@ -240,10 +241,12 @@ static void sends_only(void) {
 }
 
 static struct rdma_cm_event* unacknowledged;
+static atomic_int acknowledging;
 
 static void* acknowledge_later(void* unused) {
     (void)unused;
     usleep(20000);
+    atomic_store(&acknowledging, 1);
     CHECK_EQ(rdma_ack_cm_event(unacknowledged), 0);
     return NULL;
 }
@@ -261,6 +264,7 @@ static void events_and_leaving(void) {
     pthread_t thread;
     CHECK_EQ(pthread_create(&thread, NULL, acknowledge_later, NULL), 0);
     leave(id, group);
+    CHECK_EQ(atomic_load(&acknowledging), 1);
     struct rdma_cm_event* gone = unacknowledged;
     CHECK_EQ(pthread_join(thread, NULL), 0);
     REFUSED(rdma_ack_cm_event(gone), EINVAL);
