@@ -158,6 +158,11 @@ multicast() {
 
 @test "groups: what joining tells, and what ends it" {
     on h0 "$WEIR_PROGRAM_DIR/cm_multicast"
+    timeout 20 "$WEIR" link down h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    code=0
+    on h0 "$WEIR_PROGRAM_DIR/cm_multicast" down || code=$?
+    timeout 20 "$WEIR" link up h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    [ "$code" = 0 ]
 }
 
 @test "endpoints: rdma_xserver and rdma_xclient over RC" {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cm_multicast: groups that are joined by the connection manager: what the events carry, whom
 // messages reach, and what becomes of memberships that are doubled, left, or cut short.
+//
+// cm_multicast down: on the host that it is started on, whose port is down, joining is an error.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -295,6 +297,49 @@ static void ended_while_joined(void) {
     CHECK_EQ(ibv_destroy_qp(qp), 0);  // EBUSY if it belonged to the group still.
 }
 
+/// The event of a join that failed, with what was given to tell it by.
+static int failed_join(struct rdma_cm_id* id, struct sockaddr_storage group) {
+    CHECK_EQ(rdma_join_multicast(id, (struct sockaddr*)&group, &group), 0);
+    struct rdma_cm_event* event = next(RDMA_CM_EVENT_MULTICAST_ERROR);
+    CHECK(event->id == id);
+    CHECK(event->param.ud.private_data == &group);
+    const int status = event->status;
+    CHECK_EQ(rdma_ack_cm_event(event), 0);
+    return status;
+}
+
+/// There is room for so many memberships in the fabric; one more is an error, and leaves all be.
+static void full_table(void) {
+    struct rdma_cm_id* id = make_member(RDMA_PS_UDP);
+    struct ibv_device_attr device;
+    struct sockaddr_storage group = address("239.1.0.0");
+    struct in_addr* ip = &((struct sockaddr_in*)&group)->sin_addr;
+    CHECK_EQ(ibv_query_device(id->verbs, &device), 0);
+    for (int i = 0; i < device.max_total_mcast_qp_attach; ++i) {
+        ip->s_addr = htonl(ntohl(ip->s_addr) + 1);
+        join(id, group);
+    }
+    const struct sockaddr_storage last = group;
+    ip->s_addr = htonl(ntohl(ip->s_addr) + 1);
+    CHECK_EQ(failed_join(id, group), -ENOMEM);
+    leave(id, group);
+    leave(id, last);
+    join(id, group);
+    destroy(id);
+}
+
+static int port_is_down(void) {
+    channel = rdma_create_event_channel();
+    CHECK(channel != NULL);
+    struct rdma_cm_id* id = make_member(RDMA_PS_UDP);
+    struct sockaddr_storage group = address("239.0.0.7");
+    CHECK_EQ(failed_join(id, group), -ENETUNREACH);
+    leave(id, group);
+    destroy(id);
+    rdma_destroy_event_channel(channel);
+    return 0;
+}
+
 /// From h1 to members on h0, by the group's GID.
 static void across(struct side* side) {
     const struct sockaddr_storage group = address("239.0.0.6");
@@ -341,10 +386,12 @@ static void alone(struct side* side) {
     sends_only();
     events_and_leaving();
     ended_while_joined();
+    full_table();
     rdma_destroy_event_channel(channel);
 }
 
-int main(void) {
+int main(int argc, char** argv) {
+    if (argc > 1 && strcmp(argv[1], "down") == 0) return port_is_down();
     const int first = run_sides("h0", "h1", 60, alone);
     return first != 0 ? first : run_sides("h0", "h1", 60, across);
 }
