@@ -28,13 +28,13 @@ struct weir_port {
     char host_name[64];
 };
 
-enum { WEIR_IPV4 = 1, WEIR_IPV6 = 2 };
+enum { WEIR_IPV4 = 1, WEIR_IPV6 = 2, WEIR_INFINIBAND = 4 };
 enum { WEIR_ANY_NODE = 0xffffffff };
 
 struct weir_service {
     uint64_t service_id;
     uint64_t token;     ///< The same for what one listener takes on several HCAs.
-    uint32_t families;  ///< WEIR_IPV4, WEIR_IPV6.
+    uint32_t families;  ///< WEIR_IPV4, WEIR_IPV6, WEIR_INFINIBAND.
     uint8_t any_address;
     uint8_t shareable;
 };

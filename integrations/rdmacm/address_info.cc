@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // rdma_getaddrinfo: names to addresses. Hosts of the fabric by their names ("h0"), all else as
-// getaddrinfo has it.
+// getaddrinfo has it; GIDs for who asks for AF_IB.
 #include <arpa/inet.h>
 #include <netdb.h>
 
@@ -72,11 +72,26 @@ bool find_fabric_host(const char* name, int family, Endpoint& out) {
         if (cm.open_devices() != 0) return 0;
         const auto* port = cm.neighbourhood().find_host(name);
         if (port == nullptr) return 0;
-        out = address_of(*port, family == AF_INET6, 0);
+        const auto wanted = family == AF_IB      ? Family::kInfiniband
+                            : family == AF_INET6 ? Family::kIpv6
+                                                 : Family::kIpv4;
+        out = address_of(*port, wanted, 0);
         found = true;
         return 0;
     });
     return found;
+}
+
+/// The port that a service means. 0 or getaddrinfo's error.
+int find_port(const char* service, int family, std::uint16_t& port) {
+    addrinfo wish{};
+    wish.ai_family = family;
+    wish.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (const int error = getaddrinfo(nullptr, service, &wish, &found); error != 0) return error;
+    if (const auto with_port = Endpoint::from(found->ai_addr)) port = with_port->port;
+    freeaddrinfo(found);
+    return 0;
 }
 
 int get_by_host(const Endpoint& host, const char* service, const rdma_addrinfo* hints,
@@ -85,18 +100,58 @@ int get_by_host(const Endpoint& host, const char* service, const rdma_addrinfo* 
     auto* address = reinterpret_cast<sockaddr*>(&storage);
     auto endpoint = host;
     if (service != nullptr) {
-        addrinfo wish{};
-        wish.ai_family = host.ipv6 ? AF_INET6 : AF_INET;
-        wish.ai_socktype = SOCK_STREAM;
-        addrinfo* found = nullptr;
-        if (const int error = getaddrinfo(nullptr, service, &wish, &found); error != 0)
-            return error;
-        if (const auto with_port = Endpoint::from(found->ai_addr)) endpoint.port = with_port->port;
-        freeaddrinfo(found);
+        const int family = host.family == Family::kIpv6 ? AF_INET6 : AF_INET;
+        if (const int error = find_port(service, family, endpoint.port); error != 0) return error;
+    }
+    if (endpoint.family == Family::kInfiniband) {
+        rdma_addrinfo chosen{};
+        choose_service(hints, chosen);
+        endpoint.space = static_cast<std::uint64_t>(chosen.ai_port_space);
+        endpoint.space_mask = RDMA_IB_IP_PS_MASK >> 16U;
     }
     endpoint.store(address);
     *out = make_info(hints, storage.ss_family, address, endpoint.length());
     return *out == nullptr ? EAI_MEMORY : 0;
+}
+
+/// The GID of the fabric's port that has this IP address. One of this machine stays a loopback.
+bool find_gid(const Endpoint& ip, Endpoint& out) {
+    bool found = false;
+    ibverbs::fenced([&] {
+        auto& cm = Cm::instance();
+        const std::lock_guard guard(cm.lock);
+        if (cm.open_devices() != 0) return 0;
+        const auto* port = cm.neighbourhood().find(ip);
+        if (port != nullptr) out = address_of(*port, Family::kInfiniband, 0);
+        found = port != nullptr;
+        return 0;
+    });
+    if (found || !is_this_machine(ip)) return found;
+    out = Endpoint::any(Family::kInfiniband);
+    out.ip.back() = 1;
+    return true;
+}
+
+/// For hints that ask for AF_IB: a GID in the letters of an IPv6 address if the name is numeric,
+/// else the GID of whoever has the name or the IP address.
+int get_infiniband(const char* node, const char* service, const rdma_addrinfo& hints,
+                   rdma_addrinfo** out) {
+    auto host = Endpoint::any(Family::kInfiniband);
+    if (node == nullptr) {
+        if ((hints.ai_flags & RAI_PASSIVE) == 0) host.ip.back() = 1;
+        return get_by_host(host, service, &hints, out);
+    }
+    if (inet_pton(AF_INET6, node, host.ip.data()) == 1 || find_fabric_host(node, AF_IB, host))
+        return get_by_host(host, service, &hints, out);
+    addrinfo wish{};
+    wish.ai_flags = system_flags(hints.ai_flags);
+    wish.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (const int error = getaddrinfo(node, nullptr, &wish, &found); error != 0) return error;
+    const auto ip = Endpoint::from(found->ai_addr);
+    freeaddrinfo(found);
+    if (!ip || !find_gid(*ip, host)) return EAI_NONAME;
+    return get_by_host(host, service, &hints, out);
 }
 
 int get_by_system(const char* node, const char* service, const rdma_addrinfo* hints,
@@ -143,6 +198,7 @@ int rdma_getaddrinfo(const char* node, const char* service, const rdma_addrinfo*
     *out = nullptr;
     if (node == nullptr && service == nullptr) return get_by_hints(*hints, out);
     const int family = hints != nullptr ? hints->ai_family : 0;
+    if (family == AF_IB) return get_infiniband(node, service, *hints, out);
     Endpoint host;
     if (node != nullptr && find_fabric_host(node, family, host))
         return get_by_host(host, service, hints, out);

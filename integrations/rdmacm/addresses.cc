@@ -2,10 +2,14 @@
 #include "addresses.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <ifaddrs.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include <infiniband/ib.h>
+#include <rdma/rdma_cma.h>
 
 namespace weir::rdmacm {
 namespace {
@@ -19,13 +23,40 @@ bool is_mapped(const IpBytes& ip) {
 
 /// IPv4 written as IPv6 leads where the IPv4 address does.
 bool acts_as_ipv4(const Endpoint& endpoint) {
-    return !endpoint.ipv6 || is_mapped(endpoint.ip);
+    return endpoint.family == Family::kIpv4 ||
+           (endpoint.family == Family::kIpv6 && is_mapped(endpoint.ip));
+}
+
+Endpoint from_infiniband(const sockaddr* address) {
+    sockaddr_ib ib{};
+    std::memcpy(&ib, address, sizeof ib);
+    Endpoint endpoint;
+    endpoint.family = Family::kInfiniband;
+    std::memcpy(endpoint.ip.data(), &ib.sib_addr, endpoint.ip.size());
+    const auto mask = be64toh(ib.sib_sid_mask);
+    const auto service = be64toh(ib.sib_sid) & mask;
+    endpoint.port = static_cast<std::uint16_t>(service & RDMA_IB_IP_PORT_MASK);
+    endpoint.space = (service & RDMA_IB_IP_PS_MASK) >> 16U;
+    endpoint.space_mask = (mask & RDMA_IB_IP_PS_MASK) >> 16U;
+    return endpoint;
+}
+
+void store_infiniband(const Endpoint& endpoint, sockaddr* out) {
+    sockaddr_ib ib{};
+    ib.sib_family = AF_IB;
+    ib.sib_pkey = 0xffff;
+    std::memcpy(&ib.sib_addr, endpoint.ip.data(), endpoint.ip.size());
+    ib.sib_sid = htobe64(endpoint.space << 16U | endpoint.port);
+    ib.sib_sid_mask =
+        htobe64(endpoint.space_mask << 16U | (endpoint.port == 0 ? 0 : RDMA_IB_IP_PORT_MASK));
+    std::memcpy(out, &ib, sizeof ib);
 }
 
 }  // namespace
 
 bool Endpoint::is_any() const {
-    const auto first = ip.begin() + (ipv6 ? 0 : static_cast<std::ptrdiff_t>(kIpv4At));
+    const auto skip = family == Family::kIpv4 ? static_cast<std::ptrdiff_t>(kIpv4At) : 0;
+    const auto first = ip.begin() + skip;
     return std::all_of(first, ip.end(), [](auto byte) { return byte == 0; });
 }
 
@@ -34,6 +65,26 @@ bool Endpoint::is_loopback() const {
     IpBytes one{};
     one.back() = 1;
     return ip == one;
+}
+
+bool Endpoint::is_group() const {
+    if (acts_as_ipv4(*this)) return (ip[kIpv4At] & 0xf0U) == 0xe0;
+    return ip[0] == 0xff;
+}
+
+std::uint32_t Endpoint::family_bit() const {
+    if (family == Family::kInfiniband) return WEIR_INFINIBAND;
+    return family == Family::kIpv6 ? WEIR_IPV6 : WEIR_IPV4;
+}
+
+std::optional<std::uint16_t> Endpoint::space_for(std::uint16_t own) const {
+    if (family != Family::kInfiniband) return own;
+    for (const std::uint16_t known : {RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP}) {
+        const bool belongs = own == RDMA_PS_IB || own == known;
+        if (belongs && space == (known & space_mask)) return known;
+    }
+    // Nothing is asked for: IPoIB's space is not in service IDs.
+    return space_mask == 0 ? std::optional(own) : std::nullopt;
 }
 
 std::optional<Endpoint> Endpoint::from(const sockaddr* address) {
@@ -46,25 +97,30 @@ std::optional<Endpoint> Endpoint::from(const sockaddr* address) {
         endpoint.port = ntohs(in.sin_port);
         return endpoint;
     }
+    if (address->sa_family == AF_IB) return from_infiniband(address);
     if (address->sa_family != AF_INET6) return std::nullopt;
     sockaddr_in6 in6{};
     std::memcpy(&in6, address, sizeof in6);
-    endpoint.ipv6 = true;
+    endpoint.family = Family::kIpv6;
     std::memcpy(endpoint.ip.data(), &in6.sin6_addr, sizeof in6.sin6_addr);
     endpoint.port = ntohs(in6.sin6_port);
     endpoint.scope = in6.sin6_scope_id;
     return endpoint;
 }
 
-Endpoint Endpoint::any(bool ipv6, std::uint16_t port) {
+Endpoint Endpoint::any(Family family, std::uint16_t port) {
     Endpoint endpoint;
-    endpoint.ipv6 = ipv6;
+    endpoint.family = family;
     endpoint.port = port;
     return endpoint;
 }
 
 void Endpoint::store(sockaddr* out) const {
-    if (!ipv6) {
+    if (family == Family::kInfiniband) {
+        store_infiniband(*this, out);
+        return;
+    }
+    if (family == Family::kIpv4) {
         sockaddr_in in{};
         in.sin_family = AF_INET;
         in.sin_port = htons(port);
@@ -81,11 +137,13 @@ void Endpoint::store(sockaddr* out) const {
 }
 
 socklen_t Endpoint::length() const {
-    return ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+    if (family == Family::kInfiniband) return sizeof(sockaddr_ib);
+    return family == Family::kIpv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
 
 bool is_this_machine(const Endpoint& endpoint) {
     if (endpoint.is_loopback()) return true;
+    if (endpoint.family == Family::kInfiniband) return false;
     ifaddrs* list = nullptr;
     if (getifaddrs(&list) != 0) return false;
     bool found = false;
@@ -102,7 +160,10 @@ bool is_this_machine(const Endpoint& endpoint) {
 
 const weir_port* Neighbourhood::find(const Endpoint& endpoint) const {
     for (const auto& port : ports_) {
-        if (acts_as_ipv4(endpoint)) {
+        if (endpoint.family == Family::kInfiniband) {
+            if (std::memcmp(port.gid.raw, endpoint.ip.data(), endpoint.ip.size()) == 0)
+                return &port;
+        } else if (acts_as_ipv4(endpoint)) {
             if (std::equal(std::begin(port.ipv4), std::end(port.ipv4),
                            endpoint.ip.begin() + kIpv4At))
                 return &port;
@@ -135,11 +196,11 @@ std::uint32_t Neighbourhood::rail_of(std::uint32_t node) const {
     return rail;
 }
 
-Endpoint address_of(const weir_port& port, bool ipv6, std::uint16_t ip_port) {
-    Endpoint endpoint;
-    endpoint.ipv6 = ipv6;
-    endpoint.port = ip_port;
-    if (ipv6)
+Endpoint address_of(const weir_port& port, Family family, std::uint16_t ip_port) {
+    auto endpoint = Endpoint::any(family, ip_port);
+    if (family == Family::kInfiniband)
+        std::copy(std::begin(port.gid.raw), std::end(port.gid.raw), endpoint.ip.begin());
+    else if (family == Family::kIpv6)
         std::copy(std::begin(port.ipv6), std::end(port.ipv6), endpoint.ip.begin());
     else
         std::copy(std::begin(port.ipv4), std::end(port.ipv4), endpoint.ip.begin() + kIpv4At);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// IP addresses as programs give them, and which HCA port of the fabric each leads to.
+// Addresses as programs give them, and which HCA port of the fabric each leads to.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,24 +16,35 @@
 
 namespace weir::rdmacm {
 
-using IpBytes = std::array<std::uint8_t, 16>;  ///< IPv4 in the last four.
+using IpBytes = std::array<std::uint8_t, 16>;  ///< IPv4 in the last four; a GID.
 
-/// An IPv4 or IPv6 address with a port.
+enum class Family : std::uint8_t { kIpv4, kIpv6, kInfiniband };
+
+/// An address with a port. InfiniBand's (sockaddr_ib) are a GID and a service ID, which is a port
+/// within a port space.
 struct Endpoint {
-    bool ipv6 = false;
+    Family family = Family::kIpv4;
     IpBytes ip{};
     std::uint16_t port = 0;   ///< Host byte order.
     std::uint32_t scope = 0;  ///< Of an IPv6 address, as it was given.
+    /// InfiniBand: what the service ID says of the port space, and which of its bits count.
+    std::uint64_t space = 0;
+    std::uint64_t space_mask = 0;
 
     [[nodiscard]] bool is_any() const;
     /// 127.0.0.0/8, ::1, and IPv4 written as IPv6.
     [[nodiscard]] bool is_loopback() const;
-    [[nodiscard]] std::uint32_t family_bit() const { return ipv6 ? WEIR_IPV6 : WEIR_IPV4; }
+    /// 224.0.0.0/4, ff00::/8.
+    [[nodiscard]] bool is_group() const;
+    [[nodiscard]] std::uint32_t family_bit() const;
+    /// The port space of its service: an identifier's own, unless an InfiniBand address names
+    /// another that belongs to it. Nothing if it names one that does not.
+    [[nodiscard]] std::optional<std::uint16_t> space_for(std::uint16_t own) const;
 
     /// Nothing for families that we do not know.
     static std::optional<Endpoint> from(const sockaddr* address);
-    static Endpoint any(bool ipv6, std::uint16_t port = 0);
-    /// REQUIRES: `out` has room for a sockaddr_in6.
+    static Endpoint any(Family family, std::uint16_t port = 0);
+    /// REQUIRES: `out` has room for a sockaddr_storage.
     void store(sockaddr* out) const;
     /// Bytes of the sockaddr that store() writes.
     [[nodiscard]] socklen_t length() const;
@@ -63,6 +74,6 @@ class Neighbourhood {
 };
 
 /// The address of a port, in the family asked for.
-Endpoint address_of(const weir_port& port, bool ipv6, std::uint16_t ip_port);
+Endpoint address_of(const weir_port& port, Family family, std::uint16_t ip_port);
 
 }  // namespace weir::rdmacm

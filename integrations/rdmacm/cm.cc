@@ -49,6 +49,8 @@ constexpr connection::Time kSlackNs = 50'000'000;
 /// real machines a request takes so long that the listener is back.
 constexpr connection::Time kListenerGraceNs = 500'000'000;
 constexpr connection::Time kLookEveryNs = 2'000'000;
+/// While the program takes MADs itself, the thread looks up this seldom.
+constexpr int kLookEveryMs = 2;
 
 }  // namespace
 
@@ -212,7 +214,7 @@ int Cm::take_turn(Watch& watch) {
     watch.fds[watch.count++] = {kick_fd_, POLLIN, 0};
     bool alerted = false;
     for (const auto& device : devices_) {
-        device->rearm();
+        device->disarm();
         const int alert = weir_alert_fd(device->verbs());
         if (alert >= 0 && read(alert, &counter, sizeof counter) == sizeof counter) alerted = true;
         watch.fds[watch.count++] = {device->control_fd(), POLLIN, 0};
@@ -220,18 +222,32 @@ int Cm::take_turn(Watch& watch) {
     }
     progress();
     if (alerted) look_for_lost_peers();
-    park();
+    const bool led = looks_ != looks_seen_;
+    if (led)
+        looks_seen_ = looks_;
+    else
+        park();
     const auto time = now();
     watch.wait_ms = wait_time(time);
+    if (led && (watch.wait_ms < 0 || watch.wait_ms > kLookEveryMs)) watch.wait_ms = kLookEveryMs;
     const auto sleep_ns = static_cast<connection::Time>(watch.wait_ms) * 1'000'000;
     sleeps_until_.store(watch.wait_ms < 0 ? ~connection::Time{0} : time + sleep_ns,
                         std::memory_order_relaxed);
     return 0;
 }
 
+void Cm::look() {
+    ++looks_;
+    progress();
+}
+
 void Cm::park() {
-    for (const auto& device : devices_)
-        if (device->has_control()) weir_park(device->verbs());
+    looks_seen_ = looks_;  // who looked does so no more
+    for (const auto& device : devices_) {
+        if (!device->has_control()) continue;
+        device->arm();
+        weir_park(device->verbs());
+    }
 }
 
 bool Cm::progress() {
@@ -344,7 +360,7 @@ void Cm::look_for_lost_peers() {
 
 Channel* Cm::make_channel() {
     auto channel = std::make_unique<Channel>();
-    channel->abi.fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+    channel->abi.fd = eventfd(0, EFD_CLOEXEC);
     if (channel->abi.fd < 0) return nullptr;
     auto* out = channel.get();
     channels_.emplace(&out->abi, std::move(channel));
@@ -387,7 +403,7 @@ Identifier* Cm::find(rdma_cm_id* id) {
 
 void Identifier::show_addresses() {
     source.store(&abi.route.addr.src_addr);
-    if (target != nullptr || passive || destination.port != 0)
+    if (target != nullptr || passive || destination.port != 0 || destination.is_group())
         destination.store(&abi.route.addr.dst_addr);
 }
 
@@ -406,6 +422,7 @@ void Cm::drop_connection(Identifier& id) {
 
 void Cm::retire(Identifier& id) {
     drop_events_of(id);
+    detach_groups(id);
     std::erase(listeners_, &id);
     std::erase(waiting_, &id);
     drop_connection(id);
@@ -426,36 +443,44 @@ Event* Cm::raise(Identifier& id, rdma_cm_event_type type, int status) {
     auto* out = event.get();
     events_.emplace(&out->abi, std::move(event));
     channel->waiting.push_back(out);
-    const std::uint64_t one = 1;
-    (void)!write(channel->abi.fd, &one, sizeof one);
+    signal(*channel);
     return out;
 }
 
-namespace {
-
-void take_token(int fd) {
-    std::uint64_t one = 0;
-    pollfd readable{fd, POLLIN, 0};
-    if (poll(&readable, 1, 0) == 1) (void)!read(fd, &one, sizeof one);
+void Cm::signal(Channel& channel) {
+    const bool wanted = !channel.waiting.empty() && channel.lookers == 0;
+    if (wanted == channel.readable) return;
+    // The counter is 1 if it is to be readable and else 0, so that neither call waits.
+    std::uint64_t one = 1;
+    if (wanted)
+        (void)!write(channel.abi.fd, &one, sizeof one);
+    else
+        (void)!read(channel.abi.fd, &one, sizeof one);
+    channel.readable = wanted;
 }
-
-}  // namespace
 
 Event* Cm::take(Channel& channel) {
     if (channel.waiting.empty()) return nullptr;
     auto* event = channel.waiting.front();
     channel.waiting.pop_front();
-    take_token(channel.abi.fd);
+    signal(channel);
     event->channel = nullptr;
     ++event->counted_at->events_taken;
+    if (event->group != nullptr) ++event->group->events_taken;
     if (event->abi.event == RDMA_CM_EVENT_CONNECT_REQUEST) ++event->counted_at->backlog_left;
     return event;
+}
+
+Event* Cm::find(rdma_cm_event* event) {
+    const auto it = events_.find(event);
+    return it == events_.end() ? nullptr : it->second.get();
 }
 
 bool Cm::acknowledge(rdma_cm_event* event) {
     const auto it = events_.find(event);
     if (it == events_.end() || it->second->channel != nullptr) return false;
     ++it->second->counted_at->events_acknowledged;
+    if (it->second->group != nullptr) ++it->second->group->events_acknowledged;
     events_.erase(it);
     acknowledged.notify_all();
     return true;
@@ -470,11 +495,21 @@ void Cm::drop_events_of(Identifier& id) {
         if (event->counted_at == &id || event->abi.id == &id.abi) gone.push_back(event);
     for (auto* event : gone) {
         std::erase(id.channel->waiting, event);
-        take_token(id.channel->abi.fd);
         auto* request = event->abi.listen_id == &id.abi ? find(event->abi.id) : nullptr;
         events_.erase(&event->abi);
         if (request != nullptr) retire(*request);
     }
+    signal(*id.channel);
+}
+
+void Cm::drop_events_of(Identifier& id, const Membership& group) {
+    if (id.channel == nullptr) return;
+    std::erase_if(id.channel->waiting, [&](Event* event) {
+        const bool of_group = event->group.get() == &group;
+        if (of_group) events_.erase(&event->abi);
+        return of_group;
+    });
+    signal(*id.channel);
 }
 
 void Cm::move_events(Identifier& id, Channel& to) {
@@ -490,12 +525,11 @@ void Cm::move_events(Identifier& id, Channel& to) {
             continue;
         }
         it = from->waiting.erase(it);
-        take_token(from->abi.fd);
         event->channel = &to;
         to.waiting.push_back(event);
-        const std::uint64_t one = 1;
-        (void)!write(to.abi.fd, &one, sizeof one);
     }
+    signal(*from);
+    signal(to);
 }
 
 }  // namespace weir::rdmacm

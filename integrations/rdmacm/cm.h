@@ -8,7 +8,9 @@
 //
 // Threads: one lock guards everything here, held for microseconds and never while waiting. One
 // thread takes MADs and keeps the timers; it starts with the first listener or connection. A
-// program that waits for an event takes MADs itself for a moment first, since waking costs more.
+// program that waits for an event takes MADs itself for a moment first, since waking costs more;
+// as long as it does so again and again, the thread is not woken by MADs, and only looks now and
+// then whether that is still so.
 //
 // fork: a child begins with nothing of its parent's; what it inherits is unknown there (EINVAL).
 #pragma once
@@ -41,12 +43,30 @@ struct Identifier;
 struct Channel {
     rdma_event_channel abi{};
     std::deque<struct Event*> waiting;
+    bool readable = false;  ///< Its descriptor says that there are events.
+    /// Threads of the program that look into `waiting` by themselves at present: they need no
+    /// descriptor to tell them.
+    std::uint32_t lookers = 0;
+};
+
+/// An identifier's membership in a group, from rdma_join_multicast() on. Its queue pair is attached
+/// when the program takes the event of the join.
+struct Membership {
+    Endpoint address;  ///< As it was given.
+    ibv_gid gid{};
+    std::uint16_t lid = 0;
+    void* context = nullptr;
+    bool sends_only = false;
+    bool attached = false;
+    std::uint32_t events_taken = 0;
+    std::uint32_t events_acknowledged = 0;
 };
 
 struct Event {
     rdma_cm_event abi{};
-    Identifier* counted_at = nullptr;  ///< Whose destruction waits for the acknowledgement.
-    Channel* channel = nullptr;        ///< While it waits there.
+    std::shared_ptr<Membership> group;  ///< Of a join.
+    Identifier* counted_at = nullptr;   ///< Whose destruction waits for the acknowledgement.
+    Channel* channel = nullptr;         ///< While it waits there.
     std::array<std::uint8_t, 256> private_data{};
 };
 
@@ -87,7 +107,7 @@ struct Identifier {
     Device* device = nullptr;
     Endpoint source;
     Endpoint destination;
-    const weir_port* target = nullptr;  ///< Of the destination.
+    const weir_port* target = nullptr;  ///< Of the destination; null if that is a group.
     /// The destination is an address of this machine, so that any host may be meant.
     bool by_machine = false;
     ibv_sa_path_rec path{};
@@ -121,6 +141,8 @@ struct Identifier {
     std::optional<ibv_qp_init_attr> request_qp;
     /// For rdma_create_ep: private data from the address information.
     std::vector<std::uint8_t> connect_data;
+
+    std::vector<std::shared_ptr<Membership>> groups;
 
     std::uint32_t events_taken = 0;
     std::uint32_t events_acknowledged = 0;
@@ -165,9 +187,11 @@ class Cm {
     /// Queues an event for an identifier. The caller fills what belongs to its type.
     Event* raise(Identifier& id, rdma_cm_event_type type, int status);
     void drop_events_of(Identifier& id);
+    void drop_events_of(Identifier& id, const Membership& group);
     void move_events(Identifier& id, Channel& to);
     /// The next event of a channel; null if there is none.
     Event* take(Channel& channel);
+    Event* find(rdma_cm_event* event);
     /// True if it was a taken event, which is gone now.
     bool acknowledge(rdma_cm_event* event);
 
@@ -176,8 +200,13 @@ class Cm {
     void act();
     /// Takes what has come, and does what is due. True if there was anything.
     bool progress();
+    /// The same, by a thread of the program that waits for an event.
+    void look();
     /// Before a sleep: what comes from now on wakes the thread.
     void park();
+    /// After a change of what waits, or of who looks: has the descriptor say whether there are
+    /// events.
+    static void signal(Channel& channel);
     void bind_connection(Identifier& id, connection::Id connection);
     void drop_connection(Identifier& id);
     std::vector<Identifier*>& listeners() { return listeners_; }
@@ -212,8 +241,16 @@ class Cm {
     void on_request(const connection::Notice& notice, const wire::CmRequest& message);
     void on_datagram_request(const connection::Notice& notice,
                              const wire::CmDatagramRequest& message);
-    Identifier* child_of(std::uint64_t service_id, const connection::Notice& notice,
-                         std::span<const std::uint8_t> private_data, Event*& event);
+    /// What a request says of its ends.
+    struct Asked {
+        Identifier* listener;  ///< Null if nobody listens.
+        Endpoint local;
+        Endpoint remote;
+        std::size_t header_bytes = 0;  ///< Of its private data, before the program's.
+    };
+    Asked find_asked(std::uint64_t service_id, const connection::Notice& notice,
+                     std::span<const std::uint8_t> private_data);
+    Identifier* child_of(const Asked& asked, const connection::Notice& notice, Event*& event);
     Identifier* find_listener(std::uint64_t service_id, const Endpoint& local,
                               std::uint32_t device);
     void note_peer(const connection::Peer& peer);
@@ -238,16 +275,17 @@ class Cm {
     std::uint64_t next_token_;
     std::uint64_t random_state_;
     bool thread_runs_ = false;
+    std::uint32_t looks_ = 0;  ///< Calls of look().
+    /// The same, when the thread last had its turn, or a thread of the program went to sleep.
+    std::uint32_t looks_seen_ = 0;
     int kick_fd_ = -1;
     /// When the thread looks again by itself; 0 while it is awake.
     std::atomic<connection::Time> sleeps_until_{0};
 };
 
-/// Room of the private data in events: what the MADs have (IBTA 12.6), less the IP header.
-inline constexpr std::uint8_t kRequestData = 92 - wire::kCmIpHeaderBytes;
+/// Room of the private data in events: what the MADs have (IBTA 12.6).
 inline constexpr std::uint8_t kReplyData = 196;
 inline constexpr std::uint8_t kRejectData = 148;
-inline constexpr std::uint8_t kDatagramRequestData = 216 - wire::kCmIpHeaderBytes;
 inline constexpr std::uint8_t kDatagramReplyData = 136;
 
 /// The control QP of who listens at the identifier's destination; false if nobody does.
@@ -255,6 +293,17 @@ bool find_peer(Cm& cm, Identifier& id, connection::Peer& peer);
 /// Nobody takes the request. A host's own connection manager would say so; here there may be no
 /// process to.
 void refuse(Cm& cm, Identifier& id);
+/// The service ID of an identifier at this address, its own or its peer's.
+std::uint64_t service_of(const Identifier& id, const Endpoint& endpoint);
+/// The Q_Key of an identifier's datagrams, by its port space.
+std::uint32_t qkey_of(const Identifier& id);
+/// The group that this address means to the identifier.
+ibv_gid group_gid(const Identifier& id, const Endpoint& group);
+/// Attaches the queue pair of the identifier that has joined the event's group, when its program
+/// takes the event.
+void finish_join(Identifier& id, Event& event);
+/// Its queue pair is to be destroyed: it leaves the groups that it was attached to by joining.
+void detach_groups(Identifier& id);
 /// The one path that the fabric's tables have.
 void describe_path(Identifier& id, const weir_port& own);
 

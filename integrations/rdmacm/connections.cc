@@ -50,26 +50,26 @@ std::span<const std::uint8_t> data_of(const void* data, std::size_t length) {
     return {static_cast<const std::uint8_t*>(data), data == nullptr ? 0 : length};
 }
 
-/// The private data of a request: the IP header, what came with the address information, what the
-/// program gives.
+/// The private data of a request: the IP header, unless the addresses are InfiniBand's; what came
+/// with the address information; what the program gives.
 template <std::size_t kSize>
 int fill_request_data(const Identifier& id, std::span<const std::uint8_t> given,
                       std::array<std::uint8_t, kSize>& out) {
-    if (wire::kCmIpHeaderBytes + id.connect_data.size() + given.size() > kSize) return EINVAL;
-    wire::CmIpHeader header;
-    header.ip_version = id.destination.ipv6 ? 6 : 4;
-    header.source_port = id.source.port;
-    header.source = id.source.ip;
-    header.destination = id.destination.ip;
-    wire::encode_cm_ip_header(header, out);
+    const bool ip = id.destination.family != Family::kInfiniband;
+    const std::size_t header_bytes = ip ? wire::kCmIpHeaderBytes : 0;
+    if (header_bytes + id.connect_data.size() + given.size() > kSize) return EINVAL;
+    if (ip) {
+        wire::CmIpHeader header;
+        header.ip_version = id.destination.family == Family::kIpv6 ? 6 : 4;
+        header.source_port = id.source.port;
+        header.source = id.source.ip;
+        header.destination = id.destination.ip;
+        wire::encode_cm_ip_header(header, out);
+    }
     auto at = std::copy(id.connect_data.begin(), id.connect_data.end(),
-                        out.begin() + wire::kCmIpHeaderBytes);
+                        out.begin() + static_cast<std::ptrdiff_t>(header_bytes));
     std::copy(given.begin(), given.end(), at);
     return 0;
-}
-
-std::uint64_t service_of(const Identifier& id) {
-    return wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
 }
 
 void fill_request(Identifier& id, const rdma_conn_param* given, wire::CmRequest& message) {
@@ -77,7 +77,7 @@ void fill_request(Identifier& id, const rdma_conn_param* given, wire::CmRequest&
     a.retry_count = std::min(given == nullptr ? kRetryMax : given->retry_count, kRetryMax);
     a.rnr_retry_count = std::min(given == nullptr ? kRetryMax : given->rnr_retry_count, kRetryMax);
     a.service_level = id.type_of_service >> 5U;
-    message.service_id = service_of(id);
+    message.service_id = service_of(id, id.destination);
     message.ca_guid = id.device->guid();
     message.qp_number = a.local_qp;
     message.responder_resources = a.responder_resources;
@@ -111,7 +111,7 @@ int connect(rdma_cm_id* abi, const rdma_conn_param* given, bool& sync) {
     if (id->is_datagram()) {
         wire::CmDatagramRequest message;
         if (fill_request_data(*id, data, message.private_data) != 0) return EINVAL;
-        message.service_id = service_of(*id);
+        message.service_id = service_of(*id, id->destination);
         body = message;
     } else {
         wire::CmRequest message;
@@ -131,8 +131,8 @@ int accept_datagram(Cm& cm, Identifier& id, std::span<const std::uint8_t> data) 
     if (data.size() > message.private_data.size()) return EINVAL;
     std::copy(data.begin(), data.end(), message.private_data.begin());
     message.qp_number = id.agreement.local_qp;
-    message.qkey = RDMA_UDP_QKEY;
-    message.service_id = wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.source.port);
+    message.qkey = qkey_of(id);
+    message.service_id = service_of(id, id.source);
     const int error = cm.manager().answer_datagram(id.connection, message, Cm::now());
     if (error == 0) id.step = Step::kConnected;
     return error;
@@ -188,8 +188,7 @@ int reject(rdma_cm_id* abi, wire::CmReason reason, const void* given, std::uint8
         wire::CmDatagramReply message;
         if (!id->passive || data.size() > message.private_data.size()) return EINVAL;
         message.status = wire::CmDatagramStatus::kRejected;
-        message.service_id =
-            wire::cm_service_id(static_cast<std::uint16_t>(id->abi.ps), id->source.port);
+        message.service_id = service_of(*id, id->source);
         std::copy(data.begin(), data.end(), message.private_data.begin());
         error = cm.manager().answer_datagram(id->connection, message, Cm::now());
     } else {
@@ -252,8 +251,8 @@ int notify(rdma_cm_id* abi, ibv_event_type event) {
 bool find_peer(Cm& cm, Identifier& id, connection::Peer& peer) {
     weir_place place{};
     const auto node = id.by_machine ? WEIR_ANY_NODE : id.target->node;
-    if (weir_service_find(id.device->verbs(), service_of(id), id.destination.family_bit(), node,
-                          &place) != 0)
+    if (weir_service_find(id.device->verbs(), service_of(id, id.destination),
+                          id.destination.family_bit(), node, &place) != 0)
         return false;
     const auto* own = cm.neighbourhood().first_of_node(id.device->node());
     const auto* target = cm.neighbourhood().first_of_node(place.node);
@@ -329,19 +328,6 @@ int rdma_establish(rdma_cm_id* id) {
 
 int rdma_notify(rdma_cm_id* id, ibv_event_type event) {
     return minus_one_if(fenced([&] { return notify(id, event); }));
-}
-
-// Groups need switches that copy packets, which the fabric has not.
-int rdma_join_multicast(rdma_cm_id*, sockaddr*, void*) {
-    return minus_one_if(EOPNOTSUPP);
-}
-
-int rdma_join_multicast_ex(rdma_cm_id*, rdma_cm_join_mc_attr_ex*, void*) {
-    return minus_one_if(EOPNOTSUPP);
-}
-
-int rdma_leave_multicast(rdma_cm_id*, sockaddr*) {
-    return minus_one_if(EOPNOTSUPP);
 }
 
 }  // extern "C"

@@ -108,7 +108,11 @@ void Device::post(std::uint32_t slot) {
     ibv_post_recv(qp_, &wr, &bad);
 }
 
-void Device::rearm() {
+void Device::arm() {
+    if (qp_ != nullptr) ibv_req_notify_cq(receive_cq_, 0);
+}
+
+void Device::disarm() {
     if (qp_ == nullptr) return;
     for (;;) {
         pollfd readable{channel_->fd, POLLIN, 0};
@@ -118,7 +122,6 @@ void Device::rearm() {
         if (ibv_get_cq_event(channel_, &cq, &context) != 0) break;
         ibv_ack_cq_events(cq, 1);
     }
-    ibv_req_notify_cq(receive_cq_, 0);
 }
 
 ibv_ah* Device::address_handle(std::uint32_t lid) {

@@ -37,10 +37,11 @@ class Device {
     int start_control();
     [[nodiscard]] bool has_control() const { return qp_ != nullptr; }
     [[nodiscard]] std::uint32_t control_qp() const { return qp_ == nullptr ? 0 : qp_->qp_num; }
-    /// Readable once MADs have come after rearm().
+    /// Readable once MADs have come after arm(), or before it without having been received.
     [[nodiscard]] int control_fd() const { return channel_ == nullptr ? -1 : channel_->fd; }
-    /// Takes waiting readiness off control_fd() and asks for the next.
-    void rearm();
+    void arm();
+    /// Takes readiness off control_fd().
+    void disarm();
 
     struct Arrival {
         std::uint32_t lid;
@@ -69,7 +70,9 @@ class Device {
     void post_send(std::uint32_t lid, std::uint32_t qp_number, const wire::CmMadBytes& bytes);
     void drop_control();
 
-    static constexpr std::uint32_t kReceives = 512;
+    /// More than come at once from a peer that makes a thousand connections: what finds no receive
+    /// is lost, and its sender waits a second before it sends again.
+    static constexpr std::uint32_t kReceives = 2048;
     static constexpr std::uint32_t kSends = 512;
     static constexpr std::uint32_t kSignalEvery = 32;
     static constexpr std::size_t kGrhBytes = 40;

@@ -27,6 +27,10 @@ void finish(Cm& cm, Event& event) {
         }
         return;
     }
+    if (event.group != nullptr) {
+        if (auto* id = cm.find(event.abi.id); id != nullptr) finish_join(*id, event);
+        return;
+    }
     if (event.abi.event != RDMA_CM_EVENT_CONNECT_RESPONSE || event.abi.id->qp == nullptr) return;
     auto* id = cm.find(event.abi.id);
     if (id == nullptr) return;
@@ -45,39 +49,72 @@ void finish(Cm& cm, Event& event) {
     cm.act();
 }
 
-int take_event(rdma_event_channel* abi, rdma_cm_event** out) {
-    auto& cm = Cm::instance();
-    const std::lock_guard guard(cm.lock);
-    auto* channel = cm.find_channel(abi);
-    if (channel == nullptr) return EINVAL;
-    auto* event = cm.take(*channel);
-    if (event == nullptr) {
-        cm.progress();
-        event = cm.take(*channel);
+/// A thread of the program that waits at a channel.
+class Waiter {
+  public:
+    explicit Waiter(rdma_event_channel* channel) : abi_(channel) {}
+    ~Waiter() {
+        if (!looks_) return;  // it is so only after an error
+        const std::lock_guard guard(Cm::instance().lock);
+        if (auto* channel = Cm::instance().find_channel(abi_); channel != nullptr)
+            be_looker(*channel, false);
     }
-    if (event == nullptr) return EAGAIN;
-    finish(cm, *event);
-    *out = &event->abi;
-    return 0;
-}
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+    /// The next event, or EAGAIN. With `stays`, the caller will look again at once if there is
+    /// none; else what comes makes the descriptor readable.
+    int look(rdma_cm_event** out, bool stays) {
+        auto& cm = Cm::instance();
+        const std::lock_guard guard(cm.lock);
+        auto* channel = cm.find_channel(abi_);
+        if (channel == nullptr) return EINVAL;
+        auto* event = cm.take(*channel);
+        if (event == nullptr) {
+            be_looker(*channel, true);
+            cm.look();
+            event = cm.take(*channel);
+        }
+        if (event == nullptr && stays) return EAGAIN;
+        be_looker(*channel, false);
+        if (event == nullptr) {
+            cm.park();
+            return EAGAIN;
+        }
+        finish(cm, *event);
+        *out = &event->abi;
+        return 0;
+    }
+
+  private:
+    void be_looker(Channel& channel, bool looks) {
+        if (looks == looks_) return;
+        looks_ = looks;
+        channel.lookers += looks ? 1U : ~0U;
+        Cm::signal(channel);
+    }
+
+    rdma_event_channel* abi_;
+    bool looks_ = false;
+};
 
 }  // namespace
 
 int wait_for_event(rdma_event_channel* abi, rdma_cm_event** out) {
+    Waiter waiter(abi);
+    const auto look = [&](bool stays) {
+        return ibverbs::fenced([&] { return waiter.look(out, stays); });
+    };
+    if (const int error = look(true); error != EAGAIN) return error;
+    const int flags = fcntl(abi->fd, F_GETFL);
     const auto until = Cm::now() + kSpinNs;
     for (;;) {
-        const int error = ibverbs::fenced([&] { return take_event(abi, out); });
+        const bool stays = flags >= 0 && (flags & O_NONBLOCK) == 0 && Cm::now() < until;
+        const int error = look(stays);
         if (error != EAGAIN) return error;
-        const int flags = fcntl(abi->fd, F_GETFL);
-        if (flags < 0) return errno;
+        if (flags < 0) return EBADF;
         if ((flags & O_NONBLOCK) != 0) return EAGAIN;
-        if (Cm::now() < until) continue;
-        ibverbs::fenced([] {
-            auto& cm = Cm::instance();
-            const std::lock_guard guard(cm.lock);
-            cm.park();
-            return 0;
-        });
+        if (stays) continue;
         pollfd readable{abi->fd, POLLIN, 0};
         if (poll(&readable, 1, -1) < 0) return errno;
     }

@@ -108,7 +108,7 @@ int set_id_option(Identifier& id, int name, const void* value, std::size_t size)
 /// to do is to go on as if it had been asked for.
 int set_path_option(Cm& cm, Identifier& id, const void* value, std::size_t size) {
     if (value == nullptr || size == 0 || size % sizeof(ibv_path_data) != 0) return EINVAL;
-    if (id.step != Step::kAddressResolved) return EINVAL;
+    if (id.step != Step::kAddressResolved || id.target == nullptr) return EINVAL;
     id.step = Step::kRouteResolved;
     cm.raise(id, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
     return 0;

@@ -26,10 +26,6 @@ std::uint16_t port_of(std::uint64_t service_id) {
     return static_cast<std::uint16_t>(service_id & RDMA_IB_IP_PORT_MASK);
 }
 
-rdma_port_space space_of(std::uint64_t service_id) {
-    return static_cast<rdma_port_space>((service_id & RDMA_IB_IP_PS_MASK) >> 16U);
-}
-
 /// The peer's wishes, in the terms of the side that hears of them: its initiator needs our
 /// responder.
 void show_request(const wire::CmRequest& message, rdma_conn_param& conn) {
@@ -154,35 +150,55 @@ void Cm::on_notice(const Notice& notice) {
 Identifier* Cm::find_listener(std::uint64_t service_id, const Endpoint& local,
                               std::uint32_t device) {
     for (auto* id : listeners_) {
-        if (id->abi.ps != space_of(service_id) || id->source.port != port_of(service_id)) continue;
+        if (service_of(*id, id->source) != service_id) continue;
         if (id->device != nullptr && id->device != devices_[device].get()) continue;
         // A listener for all IPv6 addresses takes IPv4 as well, unless it was told not to.
-        if (id->source.ipv6 != local.ipv6 &&
-            (!id->source.ipv6 || !id->source.is_any() || id->ipv6_only.value_or(false)))
-            continue;
-        return id;
+        const bool takes_ipv4 = id->source.family == Family::kIpv6 && id->source.is_any() &&
+                                !id->ipv6_only.value_or(false);
+        if (id->source.family == local.family || (takes_ipv4 && local.family == Family::kIpv4))
+            return id;
     }
     return nullptr;
 }
 
+/// Who is asked, and by whom. A request to an InfiniBand address has no IP header: its ends are the
+/// ports that it came from and to.
+Cm::Asked Cm::find_asked(std::uint64_t service_id, const Notice& notice,
+                         std::span<const std::uint8_t> private_data) {
+    const auto port = port_of(service_id);
+    if (const auto header = wire::decode_cm_ip_header(private_data)) {
+        const auto family = header->ip_version == 6 ? Family::kIpv6 : Family::kIpv4;
+        Asked ip{nullptr, Endpoint::any(family, port), Endpoint::any(family, header->source_port)};
+        ip.local.ip = header->destination;
+        ip.remote.ip = header->source;
+        ip.header_bytes = wire::kCmIpHeaderBytes;
+        ip.listener = find_listener(service_id, ip.local, notice.from.device);
+        if (ip.listener != nullptr) return ip;
+    }
+    Asked ib{nullptr, Endpoint::any(Family::kInfiniband, port), Endpoint::any(Family::kInfiniband)};
+    const auto* own = neighbourhood_.first_of_node(devices_[notice.from.device]->node());
+    if (own != nullptr) ib.local = address_of(*own, Family::kInfiniband, port);
+    for (const auto& candidate : neighbourhood_.all())
+        if (candidate.lid == notice.from.lid)
+            ib.remote = address_of(candidate, Family::kInfiniband, 0);
+    ib.local.space = ib.remote.space = (service_id & RDMA_IB_IP_PS_MASK) >> 16U;
+    ib.local.space_mask = ib.remote.space_mask = RDMA_IB_IP_PS_MASK >> 16U;
+    ib.listener = find_listener(service_id, ib.local, notice.from.device);
+    return ib;
+}
+
 /// A new identifier for a request, and its event; null if nobody listens or the listener's backlog
 /// is full.
-Identifier* Cm::child_of(std::uint64_t service_id, const Notice& notice,
-                         std::span<const std::uint8_t> private_data, Event*& event) {
-    const auto header = wire::decode_cm_ip_header(private_data);
-    if (!header) return nullptr;
-    Endpoint local = Endpoint::any(header->ip_version == 6, port_of(service_id));
-    local.ip = header->destination;
-    auto* listener = find_listener(service_id, local, notice.from.device);
+Identifier* Cm::child_of(const Asked& asked, const Notice& notice, Event*& event) {
+    auto* listener = asked.listener;
     if (listener == nullptr || listener->channel == nullptr || listener->backlog_left <= 0)
         return nullptr;
     auto& child = make_identifier(*listener->channel, listener->abi.context, listener->abi.ps,
                                   listener->abi.qp_type);
     child.passive = true;
     child.step = Step::kConnecting;
-    child.source = local;
-    child.destination = Endpoint::any(local.ipv6, header->source_port);
-    child.destination.ip = header->source;
+    child.source = asked.local;
+    child.destination = asked.remote;
     child.type_of_service = listener->type_of_service;
     child.ack_timeout = listener->ack_timeout;
     attach(child, *devices_[notice.from.device], 1);
@@ -204,13 +220,11 @@ Identifier* Cm::child_of(std::uint64_t service_id, const Notice& notice,
 void Cm::on_request(const Notice& notice, const wire::CmRequest& message) {
     note_peer(notice.from);
     Event* event = nullptr;
-    auto* child = child_of(message.service_id, notice, message.private_data, event);
+    const auto asked = find_asked(message.service_id, notice, message.private_data);
+    auto* child = child_of(asked, notice, event);
     if (child == nullptr) {
-        const auto header = wire::decode_cm_ip_header(message.private_data);
-        Endpoint local = Endpoint::any(header && header->ip_version == 6);
-        const bool listens =
-            header && find_listener(message.service_id, local, notice.from.device) != nullptr;
-        const auto reason = listens ? wire::CmReason::kConsumer : wire::CmReason::kInvalidServiceId;
+        const auto reason = asked.listener != nullptr ? wire::CmReason::kConsumer
+                                                      : wire::CmReason::kInvalidServiceId;
         manager_.reject(notice.id, static_cast<std::uint16_t>(reason), {}, now());
         manager_.close(notice.id, now());
         return;
@@ -219,13 +233,15 @@ void Cm::on_request(const Notice& notice, const wire::CmRequest& message) {
     for (const auto& port : neighbourhood_.all())
         if (port.lid == message.local_lid) child->target = &port;
     show_request(message, event->abi.param.conn);
-    attach_data(*event, message.private_data, wire::kCmIpHeaderBytes, kRequestData);
+    attach_data(*event, message.private_data, asked.header_bytes,
+                static_cast<std::uint8_t>(message.private_data.size() - asked.header_bytes));
 }
 
 void Cm::on_datagram_request(const Notice& notice, const wire::CmDatagramRequest& message) {
     note_peer(notice.from);
     Event* event = nullptr;
-    auto* child = child_of(message.service_id, notice, message.private_data, event);
+    const auto asked = find_asked(message.service_id, notice, message.private_data);
+    auto* child = child_of(asked, notice, event);
     if (child == nullptr) {
         wire::CmDatagramReply refusal;
         refusal.status = wire::CmDatagramStatus::kUnsupported;
@@ -235,10 +251,11 @@ void Cm::on_datagram_request(const Notice& notice, const wire::CmDatagramRequest
     }
     child->datagram_asked = true;
     auto& ud = event->abi.param.ud;
-    std::copy_n(message.private_data.begin() + wire::kCmIpHeaderBytes, kDatagramRequestData,
-                event->private_data.begin());
+    std::copy(message.private_data.begin() + static_cast<std::ptrdiff_t>(asked.header_bytes),
+              message.private_data.end(), event->private_data.begin());
     ud.private_data = event->private_data.data();
-    ud.private_data_len = kDatagramRequestData;
+    ud.private_data_len =
+        static_cast<std::uint8_t>(message.private_data.size() - asked.header_bytes);
 }
 
 }  // namespace weir::rdmacm

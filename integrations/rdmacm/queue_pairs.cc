@@ -32,7 +32,7 @@ int fill_init(const Identifier& id, ibv_qp_attr& attr, int& mask) {
     attr.port_num = id.abi.port_num;
     mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
     if (id.is_datagram()) {
-        attr.qkey = RDMA_UDP_QKEY;
+        attr.qkey = qkey_of(id);
         mask |= IBV_QP_QKEY;
         return 0;
     }
@@ -288,6 +288,7 @@ int rdma_create_qp(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* init) {
 void rdma_destroy_qp(rdma_cm_id* abi) {
     Owned owned;
     with_identifier(abi, [&owned](Identifier& id) {
+        detach_groups(id);
         if (id.abi.qp != nullptr) owned = Owned::take(id.abi);
     });
     owned.destroy();

@@ -17,12 +17,12 @@ constexpr int kBacklogMax = 1024;
 /// Takes the port of `endpoint` by one device.
 int claim_port(Identifier& id, Device& device, const Endpoint& endpoint) {
     weir_service wish{};
-    wish.service_id = wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), endpoint.port);
+    wish.service_id = service_of(id, endpoint);
     wish.token = id.token;
     wish.any_address = endpoint.is_any() ? 1 : 0;
     wish.shareable = id.reuse_address ? 1 : 0;
     wish.families = endpoint.family_bit();
-    if (endpoint.ipv6 && endpoint.is_any() && !id.ipv6_only.value_or(false))
+    if (endpoint.family == Family::kIpv6 && endpoint.is_any() && !id.ipv6_only.value_or(false))
         wish.families |= WEIR_IPV4;
     std::uint32_t index = 0;
     const int error = weir_service_claim(device.verbs(), &wish, &index);
@@ -41,8 +41,19 @@ int claim_ephemeral_port(Cm& cm, Identifier& id, Device& device, Endpoint& endpo
     return EADDRNOTAVAIL;
 }
 
+/// Says in an InfiniBand address which port space it means for this identifier.
+int settle_space(const Identifier& id, Endpoint& endpoint) {
+    const auto space = endpoint.space_for(static_cast<std::uint16_t>(id.abi.ps));
+    if (!space) return EPROTONOSUPPORT;
+    if (endpoint.family != Family::kInfiniband) return 0;
+    endpoint.space = *space;
+    endpoint.space_mask = RDMA_IB_IP_PS_MASK >> 16U;
+    return 0;
+}
+
 /// REQUIRES: the identifier is idle.
 int bind_to(Cm& cm, Identifier& id, Endpoint endpoint) {
+    if (const int error = settle_space(id, endpoint); error != 0) return error;
     Device* device = nullptr;
     std::uint8_t port_number = 1;
     if (!endpoint.is_any()) {
@@ -68,23 +79,22 @@ int bind_to(Cm& cm, Identifier& id, Endpoint endpoint) {
 
 /// Puts the identifier on the device that leads to `target`: that of the same rail, if there are
 /// several.
-int choose_device(Cm& cm, Identifier& id, const weir_port& target, bool by_machine) {
+int choose_device(Cm& cm, Identifier& id, const weir_port* target, bool by_machine) {
     if (id.device == nullptr) {
-        const auto rail = cm.neighbourhood().rail_of(target.node);
+        const auto rail = target == nullptr ? 0 : cm.neighbourhood().rail_of(target->node);
         const auto& devices = cm.devices();
         cm.attach(id, *devices[rail < devices.size() ? rail : 0], 1);
     }
-    id.target = &target;
+    id.target = target;
     if (!id.source.is_any()) return 0;
     const auto* own = cm.neighbourhood().first_of_node(id.device->node());
     if (own == nullptr) return ENODEV;
-    const auto port = id.source.port;
-    if (by_machine && !id.destination.is_any()) {
-        id.source.ip = id.destination.ip;
-        id.source.ipv6 = id.destination.ipv6;
-    } else {
-        id.source = address_of(*own, id.destination.ipv6, port);
-    }
+    auto source = address_of(*own, id.destination.family, id.source.port);
+    if (by_machine && !id.destination.is_any() && source.family != Family::kInfiniband)
+        source.ip = id.destination.ip;
+    source.space = id.destination.space;
+    source.space_mask = id.destination.space_mask;
+    id.source = source;
     return 0;
 }
 
@@ -92,8 +102,7 @@ int choose_device(Cm& cm, Identifier& id, const weir_port& target, bool by_machi
 const weir_port* target_on_machine(Cm& cm, const Identifier& id) {
     auto& any = id.device == nullptr ? *cm.devices().front() : *id.device;
     weir_place place{};
-    const auto service =
-        wire::cm_service_id(static_cast<std::uint16_t>(id.abi.ps), id.destination.port);
+    const auto service = service_of(id, id.destination);
     const int error =
         weir_service_find(any.verbs(), service, id.destination.family_bit(), WEIR_ANY_NODE, &place);
     return cm.neighbourhood().first_of_node(error == 0 ? place.node : any.node());
@@ -102,12 +111,14 @@ const weir_port* target_on_machine(Cm& cm, const Identifier& id) {
 /// The answer comes as an event, whatever it is.
 void resolve_to(Cm& cm, Identifier& id, const Endpoint& destination) {
     id.destination = destination;
+    const bool group = destination.is_group();
     const auto* target = cm.neighbourhood().find(destination);
     const bool by_machine =
-        target == nullptr && (destination.is_any() || is_this_machine(destination));
+        target == nullptr && !group && (destination.is_any() || is_this_machine(destination));
     id.by_machine = by_machine;
     if (by_machine) target = target_on_machine(cm, id);
-    int error = target == nullptr ? EHOSTUNREACH : choose_device(cm, id, *target, by_machine);
+    const int error =
+        target == nullptr && !group ? EHOSTUNREACH : choose_device(cm, id, target, by_machine);
     if (error != 0) {
         id.show_addresses();
         cm.raise(id, RDMA_CM_EVENT_ADDR_ERROR, -error);
@@ -118,7 +129,8 @@ void resolve_to(Cm& cm, Identifier& id, const Endpoint& destination) {
     auto& ib = id.abi.route.addr.addr.ibaddr;
     const auto* own = cm.neighbourhood().first_of_node(id.device->node());
     if (own != nullptr) ib.sgid = own->gid;
-    ib.dgid = target->gid;
+    if (target != nullptr) ib.dgid = target->gid;
+    if (group) ib.dgid = group_gid(id, destination);
     ib.pkey = 0xffff;
     cm.raise(id, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 }
@@ -139,15 +151,16 @@ int resolve_addr(rdma_cm_id* abi, const sockaddr* source, const sockaddr* destin
     const std::lock_guard guard(cm.lock);
     auto* id = cm.find(abi);
     if (id == nullptr || destination == nullptr) return EINVAL;
-    const auto to = Endpoint::from(destination);
+    auto to = Endpoint::from(destination);
     if (!to) return EAFNOSUPPORT;
+    if (const int error = settle_space(*id, *to); error != 0) return error;
     if (id->step == Step::kIdle) {
-        const auto from = source == nullptr ? Endpoint::any(to->ipv6) : Endpoint::from(source);
+        const auto from = source == nullptr ? Endpoint::any(to->family) : Endpoint::from(source);
         if (!from) return EAFNOSUPPORT;
         if (const int error = bind_to(cm, *id, *from); error != 0) return error;
     }
     if (id->step != Step::kBound) return EINVAL;
-    if (!id->source.is_any() && id->source.ipv6 != to->ipv6) return EINVAL;
+    if (!id->source.is_any() && id->source.family != to->family) return EINVAL;
     sync = id->sync;
     resolve_to(cm, *id, *to);
     return 0;
@@ -164,7 +177,8 @@ int resolve_route(rdma_cm_id* abi, bool& sync) {
         return ENODEV;
     sync = id->sync;
     id->agreement.mtu = port.active_mtu;
-    if (port.state != IBV_PORT_ACTIVE) {
+    // To a group no path leads: it is joined.
+    if (port.state != IBV_PORT_ACTIVE || id->target == nullptr) {
         cm.raise(*id, RDMA_CM_EVENT_ROUTE_ERROR, -ENETUNREACH);
         return 0;
     }
@@ -199,7 +213,8 @@ int listen(rdma_cm_id* abi, int backlog) {
     auto* id = cm.find(abi);
     if (id == nullptr) return EINVAL;
     if (id->step == Step::kIdle)
-        if (const int error = bind_to(cm, *id, Endpoint::any(false)); error != 0) return error;
+        if (const int error = bind_to(cm, *id, Endpoint::any(Family::kIpv4)); error != 0)
+            return error;
     if (id->step != Step::kBound) return EINVAL;
     // Before anybody can find it.
     id->backlog_left = backlog > 0 && backlog < kBacklogMax ? backlog : kBacklogMax;
@@ -213,6 +228,11 @@ int listen(rdma_cm_id* abi, int backlog) {
 }
 
 }  // namespace
+
+std::uint64_t service_of(const Identifier& id, const Endpoint& endpoint) {
+    const auto own = static_cast<std::uint16_t>(id.abi.ps);
+    return wire::cm_service_id(endpoint.space_for(own).value_or(own), endpoint.port);
+}
 
 void describe_path(Identifier& id, const weir_port& own) {
     auto& path = id.path;

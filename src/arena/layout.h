@@ -346,7 +346,7 @@ struct alignas(64) ServiceEntry {
     std::uint64_t token;               ///< Same for the entries of one listener, on several HCAs.
     std::uint32_t host;                ///< First HCA node of the host.
     std::uint32_t node;                ///< HCA node that it is reached by.
-    std::uint32_t families;            ///< Bit 0: IPv4, bit 1: IPv6.
+    std::uint32_t families;            ///< Bit 0: IPv4, 1: IPv6, 2: InfiniBand.
     std::uint32_t any_address;         ///< 1: taken for all addresses of the host.
     std::uint32_t shareable;           ///< 1: others may take it as well, while nobody listens.
     std::atomic<std::uint32_t> listener;  ///< Control QP of who listens, 0 while nobody does.

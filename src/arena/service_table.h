@@ -26,6 +26,7 @@ enum class ServiceStage : std::uint32_t { kHidden = 0, kTrying = 1, kHeld = 2 };
 
 inline constexpr std::uint32_t kFamilyIpv4 = 1;
 inline constexpr std::uint32_t kFamilyIpv6 = 2;
+inline constexpr std::uint32_t kFamilyInfiniband = 4;
 
 struct ServiceClaim {
     std::uint64_t service_id = 0;

@@ -468,14 +468,14 @@ std::uint64_t Attachment::patience() const {
 
 void Attachment::run_thread() {
     auto& me = process();
-    std::uint32_t seen_polls = app_polls.load(std::memory_order_relaxed);
+    seen_polls.store(app_polls.load(std::memory_order_relaxed), std::memory_order_relaxed);
     for (;;) {
         // The bell is read first: whoever rings it after this look is not slept through.
         const auto bell = me.doorbell.load(std::memory_order_acquire);
         if (stopping.load(std::memory_order_acquire)) return;
         const auto polls_now = app_polls.load(std::memory_order_relaxed);
-        const bool polling = polls_now - seen_polls >= kPollsOfAPoller;
-        seen_polls = polls_now;
+        const auto polls_before = seen_polls.exchange(polls_now, std::memory_order_relaxed);
+        const bool polling = polls_now - polls_before >= kPollsOfAPoller;
         if (polling) {
             // The program does it all by itself; look again later whether it still does.
             sleeps_until.store(0, std::memory_order_release);
@@ -520,6 +520,8 @@ void Attachment::close_down() {
 void Attachment::park_for_wait() {
     const std::lock_guard guard(lock);
     process().summary.fetch_or(arena::kParked, std::memory_order_acq_rel);
+    // However much it has polled: the thread does not stay out of the way when the bell rings.
+    seen_polls.store(app_polls.load(std::memory_order_relaxed), std::memory_order_relaxed);
     unwatch();
     progress();
     pay();

@@ -305,6 +305,8 @@ struct Attachment {
 
     // The progress thread. Not under the lock.
     std::atomic<std::uint32_t> app_polls{0};
+    /// The same, when the thread last looked, or the program went to sleep for an event.
+    std::atomic<std::uint32_t> seen_polls{0};
     std::atomic<bool> stopping{false};
     /// When the thread will look of itself: 0 soon (or it is at work), kForever not at all.
     static constexpr std::uint64_t kForever = ~0ULL;

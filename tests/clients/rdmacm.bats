@@ -7,7 +7,7 @@
 load helper
 
 setup_file() {
-    need rdmacm-utils rping ucmatose udaddy rdma_server rdma_client rdma_xserver rdma_xclient cmtime
+    need rdmacm-utils rping ucmatose udaddy rdma_server rdma_client rdma_xserver rdma_xclient cmtime mckey
     need perftest ib_send_bw ib_write_lat
     need qperf qperf
     need libfabric-bin fi_pingpong
@@ -86,6 +86,83 @@ both() {
     logged client "return status 0"
     logged server "return status 0"
     both "udaddy -c 20" "udaddy -c 20 -s 100.64.0.1"
+}
+
+@test "InfiniBand addresses: GIDs and port spaces" {
+    local gid
+    gid=$(on h0 ibv_devinfo -v | sed -n 's/.*GID\[ *0\]:[[:space:]]*\([0-9a-f:]*\).*/\1/p')
+    [ -n "$gid" ]
+    both "ucmatose -f gid -P ib -b $gid" "ucmatose -f gid -P ib -s $gid"
+    logged client "return status 0"
+    logged server "return status 0"
+    both "ucmatose -f gid -c 10 -C 5" "ucmatose -f gid -c 10 -C 5 -s $gid"
+    both "ucmatose -f gid -P ib" "ucmatose -f gid -P ib -s ::1"
+    both "ucmatose -P ib" "ucmatose -P ib -s 100.64.0.1"
+    both "udaddy -f gid" "udaddy -f gid -s $gid"
+    logged client "return status 0"
+    both "udaddy -P ipoib" "udaddy -P ipoib -s 100.64.0.1"
+    both "rdma_server" "rdma_client -s 100.64.0.1"
+    on h0 "$WEIR_PROGRAM_DIR/cm_infiniband"
+}
+
+# member HOST ARGUMENTS...: mckey as a member of a group, joined.
+member() {
+    local host=$1 until=$((SECONDS + 30))
+    shift
+    start "$host" "$host" stdbuf -oL mckey "$@"
+    while ! grep -q "joined dgid" "$(log_of "$host")"; do
+        [ "$SECONDS" -le "$until" ] || { show_logs; fail "$host does not join"; return 1; }
+        sleep 0.05
+    done
+}
+
+# multicast "ARGUMENTS" SENDER MEMBER...: what mckey sends to a group from the sender's host, each of
+# its members gets. The sender pauses for 3 s by itself.
+multicast() {
+    local words sender=$2 host
+    read -ra words <<<"$1"
+    shift 2
+    for host in "$@"; do
+        member "$host" "${words[@]}"
+    done
+    start sender "$sender" mckey "${words[@]}" -s
+    succeed sender 60
+    for host in "$@"; do
+        succeed "$host" 30
+        logged "$host" "return status 0"
+    done
+}
+
+@test "groups: mckey, by IPv4, IPv6, an MGID, and as IP over InfiniBand" {
+    multicast "-m 239.1.2.3 -b 127.0.0.1 -C 20" h1 h0
+    logged sender "joined dgid: ff12:4001:ffff::f01:203"
+    multicast "-m ff0e::77 -b ::1" h1 h0
+    logged sender "joined dgid: ff12:6001:ffff::77"
+    multicast "-M ff12:a01b:ffff::5 -b 127.0.0.1 -c 3" h1 h0
+    logged sender "joined dgid: ff12:a01b:ffff::5"
+    multicast "-m 239.1.2.3 -p 0x2" h1 h0
+    logged sender "joined dgid: ff12:401b:ffff::f01:203"
+}
+
+@test "groups: a sender that is no member" {
+    member h0 -m 239.1.2.4 -b 127.0.0.1
+    start sender h1 mckey -m 239.1.2.4 -b 127.0.0.1 -s -o
+    succeed sender 60 && succeed h0 30
+}
+
+@test "groups: members on many hosts of a tree" {
+    fabric_up "$WEIR_EXAMPLES_DIR/fat-tree-16.yaml" tree
+    multicast "-m 239.9.9.9 -C 50" h0 h1 h4 h9 h15
+    drained
+}
+
+@test "groups: what joining tells, and what ends it" {
+    on h0 "$WEIR_PROGRAM_DIR/cm_multicast"
+    timeout 20 "$WEIR" link down h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    code=0
+    on h0 "$WEIR_PROGRAM_DIR/cm_multicast" down || code=$?
+    timeout 20 "$WEIR" link up h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    [ "$code" = 0 ]
 }
 
 @test "endpoints: rdma_xserver and rdma_xclient over RC" {

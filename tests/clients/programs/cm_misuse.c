@@ -185,14 +185,6 @@ static void bad_options(void) {
     CHECK_EQ(rdma_destroy_id(id), 0);
 }
 
-static void not_offered(void) {
-    struct rdma_cm_id* id = make_id(RDMA_PS_UDP);
-    struct sockaddr_in group = address("239.0.0.1", 0);
-    REFUSED(rdma_join_multicast(id, (struct sockaddr*)&group, NULL), EOPNOTSUPP);
-    REFUSED(rdma_leave_multicast(id, (struct sockaddr*)&group), EOPNOTSUPP);
-    CHECK_EQ(rdma_destroy_id(id), 0);
-}
-
 static void events_acknowledged_twice(void) {
     struct rdma_cm_id* id = make_id(RDMA_PS_TCP);
     struct sockaddr_in loopback = address("127.0.0.1", 9);
@@ -242,7 +234,6 @@ int main(void) {
     bad_addresses();
     taken_ports();
     bad_options();
-    not_offered();
     events_acknowledged_twice();
     child_of_a_fork();
     rdma_destroy_event_channel(channel);
