@@ -122,6 +122,13 @@ struct Identifier {
     /// For rdma_create_ep: private data from the address information.
     std::vector<std::uint8_t> connect_data;
 
+    /// Of rdma_resolve_addrinfo(), until the program takes it.
+    struct FreeNames {
+        void operator()(rdma_addrinfo* names) const { rdma_freeaddrinfo(names); }
+    };
+    std::unique_ptr<rdma_addrinfo, FreeNames> names;
+    bool names_asked = false;
+
     std::uint32_t events_taken = 0;
     std::uint32_t events_acknowledged = 0;
     bool ending = false;  ///< Is being destroyed: no more events.

@@ -23,6 +23,7 @@
 #include "arena/layout.h"
 #include "hca/hca.h"
 #include "hca/lock.h"
+#include "hca/newer_verbs.h"
 #include "hca/packet_pool.h"
 #include "hca/reach.h"
 #include "hca/registered_memory.h"
@@ -486,6 +487,8 @@ int own_thread_count();
 /// Finds the LID an address leads to. EINVAL if it leads nowhere.
 int resolve_address(const Attachment& a, AddressHandle& handle);
 ibv_mtu mtu_of(std::uint32_t bytes);
+/// What a QP allows its peer now.
+transport::ResponderRules rules_of(const arena::QpEntry& qp);
 /// Datagrams to this QP number go to a group (IBTA 9.6.1.2.1).
 inline constexpr std::uint32_t kGroupQp = 0xffffff;
 /// LIDs from here on are groups'.

@@ -466,7 +466,7 @@ bool Attachment::service_responses(QueuePair::State& qp) {
                 std::uint32_t wr = 0;
                 std::uint32_t offset = 0;
                 if (qp.requester.on_read_response(header, wr, offset, coarse_now_ns())) {
-                    if (!place_read(qp, packet, wr, offset)) {
+                    if (header.payload_length != 0 && !place_read(qp, packet, wr, offset)) {
                         qp.sends[wr].local_error = IBV_WC_LOC_PROT_ERR;
                         qp.requester.fail(wr, RequestStatus::kRemoteOperation);
                     }

@@ -118,6 +118,19 @@ void Requester::fill(Emission& out, const Entry& e) const {
             header.compare = request.compare;
             if (rules_.xrc) header.immediate = request.srq_number;
             break;
+        case RequestKind::kAtomicWrite:
+            header.opcode = Opcode::kRcAtomicWrite;
+            header.virtual_address = request.remote_address;
+            header.dma_length = header.payload_length = length;
+            if (rules_.xrc) header.swap_or_add = request.srq_number;
+            break;
+        case RequestKind::kFlush:
+            header.opcode = Opcode::kRcFlush;
+            header.virtual_address = request.remote_address;
+            header.dma_length = request.flush_length;
+            header.flush = request.flush;
+            if (rules_.xrc) header.swap_or_add = request.srq_number;
+            break;
         case RequestKind::kLocal:
             break;
     }
@@ -383,10 +396,13 @@ bool Requester::on_read_response(const wire::PacketHeader& header, std::uint32_t
     const auto position = position_of(header.psn);
     if (position == tail_ || !sent_[sent_first_].wants_data) return false;
     const Entry& e = entry(position);
-    if (e.request.kind != RequestKind::kRead) return false;
+    // Atomics have an answer of their own kind.
+    const auto kind = e.request.kind;
+    if (kind == RequestKind::kCompareSwap || kind == RequestKind::kFetchAdd) return false;
     offset = psn_sub(header.psn, e.first_psn) * rules_.mtu;
     slot = slot_of(position);
-    const auto expected = std::min(e.request.length - offset, rules_.segment);
+    const auto expected =
+        kind == RequestKind::kRead ? std::min(e.request.length - offset, rules_.segment) : 0;
     if (header.payload_length != expected) {
         fail_position(position, RequestStatus::kBadResponse);
         return false;
