@@ -366,6 +366,7 @@ struct Attachment {
     void fetch_peer_ring(const QueuePair::State& qp) const;
     bool pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out);
     void collect(QueuePair::State& qp);
+    void stop_sends(QueuePair::State& qp);
     static void store_original(QueuePair::State& qp, std::uint32_t slot);
     bool place_read(QueuePair::State& qp, const arena::PacketEntry& packet, std::uint32_t slot,
                     std::uint32_t offset);

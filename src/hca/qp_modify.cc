@@ -232,7 +232,8 @@ int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
     }
     if (next == IBV_QPS_RESET) to_reset(a, qp);
     if (next == IBV_QPS_RTR && current != IBV_QPS_RTR) to_rtr(a, qp);
-    if (next == IBV_QPS_RTS && current == IBV_QPS_RTR) to_rts(a, qp);
+    // In SQE all that was posted has ended.
+    if (next == IBV_QPS_RTS && (current == IBV_QPS_RTR || current == IBV_QPS_SQE)) to_rts(a, qp);
     if (next == IBV_QPS_SQD && current == IBV_QPS_RTS && attr.en_sqd_async_notify != 0) {
         qp.drain_event = true;
     }

@@ -214,16 +214,21 @@ int post_local(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& ope
     return 0;
 }
 
+/// A key does not cover its buffer: told in the request's turn, unless that never comes.
+void fail_locally(QueuePair::State& qp, std::uint32_t slot) {
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    if (state == IBV_QPS_ERR || state == IBV_QPS_SQE) return;
+    qp.sends[slot].local_error = IBV_WC_LOC_PROT_ERR;
+    qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
+}
+
 int post_connected(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& operation,
                    std::uint64_t bytes) {
     if (operation.kind == transport::RequestKind::kLocal) return post_local(qp, wr, operation);
     if (qp.requester.outstanding() >= qp.cap.max_send_wr) return ENOMEM;
     const auto slot = qp.requester.post(request_of(wr, operation, bytes));
     fill_slot(qp, qp.sends[slot], wr, operation, bytes);
-    if (!take_buffers(qp, slot, wr, operation.kind)) {
-        qp.sends[slot].local_error = IBV_WC_LOC_PROT_ERR;
-        qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
-    }
+    if (!take_buffers(qp, slot, wr, operation.kind)) fail_locally(qp, slot);
     return 0;
 }
 
@@ -237,8 +242,7 @@ int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& 
     auto& send = qp.sends[slot];
     fill_slot(qp, send, wr, operation, bytes);
     if (!take_buffers(qp, slot, wr, operation.kind)) {
-        send.local_error = IBV_WC_LOC_PROT_ERR;
-        qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
+        fail_locally(qp, slot);
         return 0;
     }
     auto& header = qp.datagrams[slot];

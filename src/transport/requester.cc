@@ -51,7 +51,7 @@ std::uint32_t Requester::post(const Request& request) {
                   : request.kind == RequestKind::kLocal
                       ? 0
                       : wire::packets_in(request.length, rules_.mtu);
-    e.started = e.ended = false;
+    e.started = e.ended = e.failed_here = false;
     e.status = RequestStatus::kOk;
     next_psn_ = psn_add(next_psn_, e.psn_count);
     return slot_of(tail_++);
@@ -458,7 +458,7 @@ void Requester::pop() {
 
 void Requester::fail(std::uint32_t slot, RequestStatus status) {
     Entry& e = ring_[slot];
-    e.ended = true;
+    e.ended = e.failed_here = true;
     e.status = status;
 }
 
@@ -469,7 +469,8 @@ void Requester::flush() {
         Entry& e = entry(position);
         const bool acknowledged =
             e.started && psn_diff(psn_add(e.first_psn, e.psn_count), una_) <= 0;
-        if (e.ended || acknowledged) continue;
+        // What was to fail in its turn does not come to that.
+        if (e.ended ? !e.failed_here : acknowledged) continue;
         e.ended = true;
         e.status = RequestStatus::kFlushed;
     }

@@ -150,6 +150,7 @@ class Requester {
         std::uint64_t original = 0;
         bool started = false;  ///< A packet of it has been sent.
         bool ended = false;
+        bool failed_here = false;  ///< By fail().
         RequestStatus status = RequestStatus::kOk;
     };
     struct Sent {

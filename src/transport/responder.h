@@ -40,8 +40,8 @@ enum class Access : std::uint8_t {
 enum class Receipt : std::uint8_t {
     kOk,
     kNoReceive,  ///< Nothing posted: RNR NAK.
-    kTooLong,    ///< The message exceeds the receive: NAK, invalid request.
-    kFault,      ///< Local protection or memory error: NAK, remote operational error.
+    kTooLong,    ///< The message exceeds the receive, which ended: NAK, invalid request.
+    kFault,      ///< Local protection or memory error, and so: NAK, remote operational error.
     kLater,      ///< Not by this executor.
     kWithdrawn,  ///< Its payload is the sender's again: as if the packet had been lost.
 };
@@ -50,7 +50,7 @@ enum class Receipt : std::uint8_t {
 enum class Verdict : std::uint8_t {
     kTaken,   ///< Done with it, be it executed, answered or dropped.
     kLater,   ///< Leave it at the head; the QP's owner must see to it.
-    kBroken,  ///< Taken and answered with a fatal NAK: the connection is in error.
+    kBroken,  ///< Taken, and answered with a fatal NAK if it is RC: the connection is in error.
 };
 
 /// What a QP allows its peer, fixed at the move to RTR.
@@ -181,9 +181,11 @@ class Responder {
             case Receipt::kNoReceive:
                 return not_ready(header);
             case Receipt::kTooLong:
-                return refuse(wire::NakCode::kInvalidRequest, header);
+                refuse(wire::NakCode::kInvalidRequest, header);
+                return Verdict::kBroken;  // UC too: a receive has ended in error
             case Receipt::kFault:
-                return refuse(wire::NakCode::kRemoteOperationalError, header);
+                refuse(wire::NakCode::kRemoteOperationalError, header);
+                return Verdict::kBroken;
         }
         return accept(header);
     }
