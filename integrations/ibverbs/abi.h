@@ -55,11 +55,32 @@ T* fenced_object(Body&& body) noexcept {
 
 }  // namespace weir::ibverbs
 
+// The version of a name: WEIR_DEFAULT_VERSION that of the name itself, WEIR_SECOND_NAME another
+// one, hidden, by which it is known too. The default is spelt out, as the linker drops an
+// unversioned name that has the address of a versioned one.
+#define WEIR_DEFAULT_VERSION(name, node) __asm__(".symver " #name ", " #name "@@@" node)
+#define WEIR_SECOND_NAME(name, second, node)                                \
+    extern "C" __attribute__((alias(#name), used)) __typeof__(name) second; \
+    __asm__(".symver " #second ", " #name "@" node)
+
+// What vendor libraries import has its version by the release of the private ABI: one for each that
+// has it. IBVERBS_PRIVATE_34 is the default (rdma-core 34 to 56), as it is of the headers that we
+// are built with; then come 57 and 58, 59 to 63, 64, 65.
+#define WEIR_PRIVATE_SINCE_65(name) WEIR_SECOND_NAME(name, name##_of_65, "IBVERBS_PRIVATE_65")
+#define WEIR_PRIVATE_SINCE_64(name)                             \
+    WEIR_SECOND_NAME(name, name##_of_64, "IBVERBS_PRIVATE_64"); \
+    WEIR_PRIVATE_SINCE_65(name)
+#define WEIR_PRIVATE_SINCE_59(name)                             \
+    WEIR_SECOND_NAME(name, name##_of_59, "IBVERBS_PRIVATE_59"); \
+    WEIR_PRIVATE_SINCE_64(name)
+#define WEIR_PRIVATE(name)                                      \
+    WEIR_DEFAULT_VERSION(name, "IBVERBS_PRIVATE_34");           \
+    WEIR_SECOND_NAME(name, name##_of_57, "IBVERBS_PRIVATE_57"); \
+    WEIR_PRIVATE_SINCE_59(name)
+
 // Gives `name` two versions: IBVERBS_1.1, the default, and IBVERBS_1.0. Programs of the 1.0 ABI
 // (before 2007) cannot hold any object of ours, since their device list is empty (compat.cc): so
-// one implementation serves, and its handle checks answer EINVAL. The default is spelt out, as the
-// linker drops an unversioned name that has the address of a versioned one.
-#define WEIR_ALSO_IN_1_0(name)                                               \
-    extern "C" __attribute__((alias(#name))) __typeof__(name) name##_of_1_0; \
-    __asm__(".symver " #name ", " #name "@@@IBVERBS_1.1");                   \
-    __asm__(".symver " #name "_of_1_0, " #name "@IBVERBS_1.0")
+// one implementation serves, and its handle checks answer EINVAL.
+#define WEIR_ALSO_IN_1_0(name)                 \
+    WEIR_DEFAULT_VERSION(name, "IBVERBS_1.1"); \
+    WEIR_SECOND_NAME(name, name##_of_1_0, "IBVERBS_1.0")

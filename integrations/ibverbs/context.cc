@@ -30,8 +30,9 @@ int query_port(ibv_context* abi, std::uint8_t port, ibv_port_attr* attr, std::si
     return fenced([&] {
         const auto* context = find<Context>(abi);
         if (context == nullptr || attr == nullptr) return EINVAL;
-        ibv_port_attr full{};
-        if (const int error = context->hca->query_port(port, full); error != 0) return error;
+        NewerPortAttr full{};
+        if (const int error = context->hca->query_port(port, full.base); error != 0) return error;
+        full.active_speed_ex = full.base.active_speed;
         copy_sized(full, attr, size);
         return 0;
     });
@@ -284,6 +285,8 @@ int ibv_query_gid_type(ibv_context* abi, std::uint8_t port, unsigned int index, 
         return error;
     }));
 }
+
+WEIR_PRIVATE(ibv_query_gid_type);
 
 int ibv_query_pkey(ibv_context* abi, std::uint8_t port, int index, __be16* pkey) {
     return minus_one_if(fenced([&] {

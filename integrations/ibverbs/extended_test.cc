@@ -212,7 +212,7 @@ TEST_F(ExtendedTest, EachServiceHasItsOperations) {
     EXPECT_EQ(errno, EOPNOTSUPP);
     EXPECT_EQ(make_extended(IBV_QPT_UC, IBV_QP_EX_WITH_RDMA_READ), nullptr);
     EXPECT_EQ(make_extended(IBV_QPT_RC, IBV_QP_EX_WITH_TSO), nullptr);
-    EXPECT_EQ(make_extended(IBV_QPT_RC, IBV_QP_EX_WITH_ATOMIC_WRITE), nullptr);
+    EXPECT_EQ(make_extended(IBV_QPT_UC, IBV_QP_EX_WITH_ATOMIC_WRITE), nullptr);
     ibv_qp* qp = make_extended(IBV_QPT_UD, kSends);
     ASSERT_NE(qp, nullptr);
     ibv_qp_ex* ex = ibv_qp_to_qp_ex(qp);

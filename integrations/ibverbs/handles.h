@@ -29,6 +29,7 @@
 #include <infiniband/verbs.h>
 
 #include "hca/hca.h"
+#include "newer_abi.h"
 #include "send_builder.h"
 
 namespace weir::ibverbs {
@@ -57,6 +58,7 @@ enum class Kind : std::uint8_t {
     kDeviceMemory,
     kXrcDomain,
     kThreadDomain,
+    kBuffer,
 };
 
 struct Context {
@@ -104,6 +106,17 @@ struct DeviceMemory {
     std::byte* bytes = nullptr;
     std::size_t length = 0;
     std::atomic<int> region_count{0};
+};
+
+/// Memory that the library has allocated for the program (ibv_alloc_buf).
+struct Buffer {
+    using Abi = ibv_buf;
+    static constexpr Kind kKind = Kind::kBuffer;
+    ibv_buf base{};
+    Context* context = nullptr;
+    ibv_pd* pd = nullptr;
+    std::byte* bytes = nullptr;
+    std::size_t length = 0;
 };
 
 struct XrcDomain {
@@ -179,8 +192,7 @@ struct QueuePair {
         ibv_qp_ex extended{};
         ibv_qp base;
     };
-    /// Where programs of newer headers find more operations. They stay null.
-    void* newer_operations[4] = {};
+    NewerOperations newer;  ///< Right behind ibv_qp_ex.
     hca::QueuePair* engine = nullptr;
     Context* context = nullptr;
     std::uint32_t events_taken = 0;
@@ -190,6 +202,10 @@ struct QueuePair {
     /// What the QP was made with, as the program may overwrite the fields of `base`.
     ibv_qp_init_attr made_with{};
 };
+
+// Programs of newer headers look for wr_flush right behind wr_atomic_write.
+static_assert(offsetof(QueuePair, newer) == sizeof(ibv_qp_ex) &&
+              sizeof(ibv_qp_ex) == offsetof(ibv_qp_ex, wr_atomic_write) + sizeof(void*));
 
 struct AddressHandle {
     using Abi = ibv_ah;

@@ -10,6 +10,7 @@
 
 #include "abi.h"
 #include "handles.h"
+#include "hca/newer_verbs.h"
 #include "operations.h"
 #include "private_abi.h"
 
@@ -19,10 +20,11 @@
 namespace weir::ibverbs {
 namespace {
 
-constexpr unsigned kMandatoryAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
-                                      IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
-                                      IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
+// Flush-persistent is not among them: no memory here outlasts the machine's power.
+constexpr unsigned kMandatoryAccess =
+    unsigned{hca::kAccessFlushGlobal} | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+    IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED |
+    IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
 
 // Splits off what a device may ignore. Remote writers need what a local writer needs
 // (IBTA 11.2.8.2).

@@ -98,7 +98,7 @@ int create_qp(Context* context, QpOrder& order, ibv_qp*& out) {
     if (order.init.qp_type == IBV_QPT_XRC_RECV) qp->domain = find<XrcDomain>(order.domain);
     if (order.extended) {
         qp->builder = std::make_unique<SendBuilder>(*engine, request.cap);
-        fill_send_operations(qp->extended, order.init.qp_type, order.operations);
+        fill_send_operations(qp->extended, qp->newer, order.init.qp_type, order.operations);
     }
     XrcDomain* domain = qp->domain;
     const int error = publish(qp, out, [&] { context->hca->destroy_qp(engine); });

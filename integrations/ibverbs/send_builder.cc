@@ -6,6 +6,7 @@
 #include <new>
 
 #include "handles.h"
+#include "hca/newer_verbs.h"
 
 namespace weir::ibverbs {
 
@@ -158,6 +159,19 @@ void send_invalidate(ibv_qp_ex* qp, std::uint32_t rkey) {
     builder_of(qp).add(*qp, IBV_WR_SEND_WITH_INV).invalidate_rkey = rkey;
 }
 
+void atomic_write(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t address, const void* word) {
+    add_remote(qp, IBV_WR_ATOMIC_WRITE, rkey, address);
+    const ibv_data_buf buffer{const_cast<void*>(word), sizeof(std::uint64_t)};
+    builder_of(qp).set_inline(1, &buffer);
+}
+
+// NOLINTNEXTLINE(readability-function-size): the ABI's arguments.
+void flush(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t address, std::size_t length,
+           std::uint8_t type, std::uint8_t level) {
+    auto& wr = builder_of(qp).add(*qp, static_cast<ibv_wr_opcode>(hca::kWrFlush));
+    hca::set_flush(wr, {rkey, address, length, type, level});
+}
+
 void set_address(ibv_qp_ex* qp, ibv_ah* ah, std::uint32_t number, std::uint32_t qkey) {
     auto* wr = builder_of(qp).last();
     if (wr != nullptr) wr->wr.ud = {ah, number, qkey};
@@ -194,6 +208,7 @@ void fill_one_sided(ibv_qp_ex& qp, std::uint64_t flags) {
         };
     if ((flags & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP) != 0) qp.wr_atomic_cmp_swp = compare_swap;
     if ((flags & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD) != 0) qp.wr_atomic_fetch_add = fetch_add;
+    if ((flags & IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) qp.wr_atomic_write = atomic_write;
 }
 
 void fill_others(ibv_qp_ex& qp, std::uint64_t flags) {
@@ -226,13 +241,16 @@ std::uint64_t send_operations_of(ibv_qp_type type) {
         case IBV_QPT_RC:
         case IBV_QPT_XRC_SEND:
             return kUnreliable | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-                   IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV;
+                   IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV |
+                   IBV_QP_EX_WITH_ATOMIC_WRITE | hca::kQpExWithFlush;
         default:
             return 0;
     }
 }
 
-void fill_send_operations(ibv_qp_ex& qp, ibv_qp_type type, std::uint64_t flags) {
+void fill_send_operations(ibv_qp_ex& qp, NewerOperations& newer, ibv_qp_type type,
+                          std::uint64_t flags) {
+    if ((flags & hca::kQpExWithFlush) != 0) newer.wr_flush = flush;
     fill_one_sided(qp, flags);
     fill_others(qp, flags);
     if (type == IBV_QPT_UD) qp.wr_set_ud_addr = set_address;

@@ -67,7 +67,15 @@ class SendBuilder {
 /// The operations that a QP of this type can be asked for (IBV_QP_EX_WITH_*).
 std::uint64_t send_operations_of(ibv_qp_type type);
 
+/// Where programs of headers after 44 find more operations: what follows ibv_qp_ex.
+struct NewerOperations {
+    void (*wr_flush)(ibv_qp_ex* qp, std::uint32_t rkey, std::uint64_t address, std::size_t length,
+                     std::uint8_t type, std::uint8_t level) = nullptr;
+    void* unknown[3] = {};  ///< Of headers still newer. They stay null.
+};
+
 /// Sets the operations of `flags` and those that go with them; the others stay null.
-void fill_send_operations(ibv_qp_ex& qp, ibv_qp_type type, std::uint64_t flags);
+void fill_send_operations(ibv_qp_ex& qp, NewerOperations& newer, ibv_qp_type type,
+                          std::uint64_t flags);
 
 }  // namespace weir::ibverbs

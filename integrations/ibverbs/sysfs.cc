@@ -102,5 +102,6 @@ int ibv_read_sysfs_file(const char* directory, const char* file, char* buffer, s
 int ibv_read_ibdev_sysfs_file(char*, std::size_t, void*, const char*, ...) {
     return minus_one_if(EOPNOTSUPP);
 }
+WEIR_PRIVATE(ibv_read_ibdev_sysfs_file);
 
 }  // extern "C"

@@ -6,6 +6,9 @@
 
 #include <infiniband/verbs.h>
 
+#include "abi.h"
+#include "newer_abi.h"
+
 namespace {
 
 template <std::size_t kCount>
@@ -69,6 +72,25 @@ constexpr std::array kNodeTypeNames = {"unknown",           "InfiniBand channel 
                                        "iWARP NIC",         "usNIC",
                                        "usNIC UDP",         "unspecified"};
 
+// By opcode: those of RDMA in the order of the ABI, 12 and 13 being nobody's.
+constexpr std::array kOpcodeNames = {"rdma-write",
+                                     "rdma-write-with-imm",
+                                     "send",
+                                     "send-with-imm",
+                                     "rdma-read",
+                                     "atomic-cmp-and-swp",
+                                     "atomic-fetch-and-add",
+                                     "local-inv",
+                                     "bind-mw",
+                                     "send-with-inv",
+                                     "tso",
+                                     "driver1",
+                                     "unknown",
+                                     "unknown",
+                                     "flush",
+                                     "atomic-write"};
+static_assert(kOpcodeNames.size() == IBV_WR_ATOMIC_WRITE + 1);
+
 struct Rate {
     ibv_rate code;
     int multiple;  ///< Of 2.5 Gbit/s, or -1 where the ABI has none.
@@ -112,6 +134,11 @@ const char* ibv_port_state_str(ibv_port_state state) {
 const char* ibv_node_type_str(ibv_node_type type) {
     return name_of(kNodeTypeNames, type);
 }
+
+const char* ibv_wr_opcode_str(ibv_wr_opcode opcode) {
+    return name_of(kOpcodeNames, opcode);
+}
+WEIR_PRIVATE(ibv_wr_opcode_str);
 
 int ibv_rate_to_mult(ibv_rate code) {
     const Rate* rate = find_rate(code);

@@ -254,6 +254,15 @@ const char* rdma_event_str(rdma_cm_event_type event) {
         case RDMA_CM_EVENT_TIMEWAIT_EXIT:
             return "RDMA_CM_EVENT_TIMEWAIT_EXIT";
         default:
+            break;
+    }
+    // Of later releases, whose names the installed headers have not.
+    switch (static_cast<int>(event)) {
+        case 16:
+            return "RDMA_CM_EVENT_ADDRINFO_RESOLVED";
+        case 17:
+            return "RDMA_CM_EVENT_ADDRINFO_ERROR";
+        default:
             return "UNKNOWN EVENT";
     }
 }

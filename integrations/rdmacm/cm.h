@@ -143,6 +143,12 @@ struct Identifier {
     std::vector<std::uint8_t> connect_data;
 
     std::vector<std::shared_ptr<Membership>> groups;
+    /// Of rdma_resolve_addrinfo(), until the program takes it.
+    struct FreeNames {
+        void operator()(rdma_addrinfo* names) const { rdma_freeaddrinfo(names); }
+    };
+    std::unique_ptr<rdma_addrinfo, FreeNames> names;
+    bool names_asked = false;
 
     std::uint32_t events_taken = 0;
     std::uint32_t events_acknowledged = 0;

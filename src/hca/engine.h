@@ -23,6 +23,7 @@
 #include "arena/layout.h"
 #include "hca/hca.h"
 #include "hca/lock.h"
+#include "hca/newer_verbs.h"
 #include "hca/packet_pool.h"
 #include "hca/reach.h"
 #include "hca/registered_memory.h"
@@ -367,6 +368,7 @@ struct Attachment {
     void fetch_peer_ring(const QueuePair::State& qp) const;
     bool pump_one(QueuePair::State& qp, std::uint64_t now, bool& one_sided_out);
     void collect(QueuePair::State& qp);
+    void stop_sends(QueuePair::State& qp);
     static void store_original(QueuePair::State& qp, std::uint32_t slot);
     bool place_read(QueuePair::State& qp, const arena::PacketEntry& packet, std::uint32_t slot,
                     std::uint32_t offset);
@@ -488,6 +490,8 @@ int own_thread_count();
 /// Finds the LID an address leads to. EINVAL if it leads nowhere.
 int resolve_address(const Attachment& a, AddressHandle& handle);
 ibv_mtu mtu_of(std::uint32_t bytes);
+/// What a QP allows its peer now.
+transport::ResponderRules rules_of(const arena::QpEntry& qp);
 /// Datagrams to this QP number go to a group (IBTA 9.6.1.2.1).
 inline constexpr std::uint32_t kGroupQp = 0xffffff;
 /// LIDs from here on are groups'.

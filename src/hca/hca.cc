@@ -219,7 +219,8 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     o.local_ca_ack_delay = 10;
     o.phys_port_cnt = static_cast<std::uint8_t>(a.arena.node(a.node).port_count);
     attr.phys_port_cnt_ex = a.arena.node(a.node).port_count;
-    attr.device_cap_flags_ex = static_cast<std::uint32_t>(o.device_cap_flags);
+    attr.device_cap_flags_ex =
+        static_cast<std::uint32_t>(o.device_cap_flags) | kDeviceFlushGlobal | kDeviceAtomicWrite;
     // Completions are stamped by CLOCK_MONOTONIC, in nanoseconds: a clock of a million kHz.
     attr.completion_timestamp_mask = ~0ULL;
     attr.hca_core_clock = 1'000'000;
@@ -227,7 +228,8 @@ int Hca::query_device(ibv_device_attr_ex& attr) const {
     // Registered memory is not pinned: the kernel brings pages in when they are touched.
     constexpr std::uint32_t kTwoSided = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
     constexpr std::uint32_t kReliable = kTwoSided | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-                                        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+                                        IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV |
+                                        kOdpFlush | kOdpAtomicWrite;
     attr.odp_caps.general_caps = IBV_ODP_SUPPORT;
     attr.odp_caps.per_transport_caps.rc_odp_caps = kReliable;
     attr.odp_caps.per_transport_caps.uc_odp_caps = kTwoSided | IBV_ODP_SUPPORT_WRITE;

@@ -22,7 +22,7 @@ int check_region(std::uintptr_t begin, std::size_t length, std::uint64_t iova, i
     constexpr unsigned kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                 IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                                 IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
-                                IBV_ACCESS_HUGETLB;
+                                IBV_ACCESS_HUGETLB | unsigned{kAccessFlushGlobal};
     if ((flags & ~kKnown) != 0) return EOPNOTSUPP;
     const bool remote_change = (flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0;
     if (remote_change && (flags & IBV_ACCESS_LOCAL_WRITE) == 0) return EINVAL;

@@ -82,12 +82,7 @@ void to_rtr(Attachment& a, QueuePair::State& qp) {
     entry.max_reads = qp.attr.max_dest_rd_atomic;
     entry.responder = {};
     entry.responder.expected_psn = qp.attr.rq_psn;
-    qp.rules = {qp.reliable(),
-                (entry.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
-                (entry.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
-                (entry.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
-                entry.mtu_bytes,
-                qp.attr.min_rnr_timer};
+    qp.rules = rules_of(entry);
     entry.receiving.store(1, std::memory_order_release);
     // Packets that came early have been waiting in the ring.
     a.look_again(qp);
@@ -146,6 +141,8 @@ void merge(ibv_qp_attr& into, const ibv_qp_attr& from, int mask) {
 int publish(Attachment& a, QueuePair::State& qp, int mask) {
     auto& entry = qp.entry();
     if ((mask & IBV_QP_ACCESS_FLAGS) != 0) entry.access_flags = qp.attr.qp_access_flags;
+    if ((mask & IBV_QP_MIN_RNR_TIMER) != 0) entry.min_rnr_timer = qp.attr.min_rnr_timer;
+    qp.rules = rules_of(entry);
     if ((mask & IBV_QP_PORT) != 0) {
         entry.own_lid = a.arena.port(a.arena.node(a.node).first_port + qp.attr.port_num - 1U).lid;
         entry.pkey = wire::kDefaultPkey;
@@ -235,7 +232,8 @@ int QueuePair::modify(const ibv_qp_attr& attr, int mask) {
     }
     if (next == IBV_QPS_RESET) to_reset(a, qp);
     if (next == IBV_QPS_RTR && current != IBV_QPS_RTR) to_rtr(a, qp);
-    if (next == IBV_QPS_RTS && current == IBV_QPS_RTR) to_rts(a, qp);
+    // In SQE all that was posted has ended.
+    if (next == IBV_QPS_RTS && (current == IBV_QPS_RTR || current == IBV_QPS_SQE)) to_rts(a, qp);
     if (next == IBV_QPS_SQD && current == IBV_QPS_RTS && attr.en_sqd_async_notify != 0) {
         qp.drain_event = true;
     }

@@ -21,7 +21,7 @@ struct Operation {
 /// False for what this device does not do.
 bool operation_of(ibv_wr_opcode opcode, Operation& out) {
     using transport::RequestKind;
-    switch (opcode) {
+    switch (static_cast<int>(opcode)) {
         case IBV_WR_SEND:
             out = {RequestKind::kSend, IBV_WC_SEND, false, false};
             return true;
@@ -42,6 +42,12 @@ bool operation_of(ibv_wr_opcode opcode, Operation& out) {
             return true;
         case IBV_WR_ATOMIC_FETCH_AND_ADD:
             out = {RequestKind::kFetchAdd, IBV_WC_FETCH_ADD, false, true};
+            return true;
+        case IBV_WR_ATOMIC_WRITE:
+            out = {RequestKind::kAtomicWrite, IBV_WC_ATOMIC_WRITE, false, true};
+            return true;
+        case kWrFlush:
+            out = {RequestKind::kFlush, kWcFlush, false, true};
             return true;
         case IBV_WR_SEND_WITH_INV:
             out = {RequestKind::kSend, IBV_WC_SEND, false, true, true};
@@ -83,6 +89,14 @@ int check_local(const ibv_send_wr& wr) {
     return bind.bind_info.mr == nullptr && bind.bind_info.length != 0 ? EINVAL : 0;
 }
 
+int check_flush(const ibv_send_wr& wr) {
+    const auto flush = flush_of(wr);
+    const bool known = (flush.type & ~unsigned{kFlushGlobal | kFlushPersistent}) == 0 &&
+                       (flush.level == kFlushRange || flush.level == kFlushRegion);
+    const bool possible = flush.length <= UINT32_MAX || flush.level == kFlushRegion;
+    return known && possible && flush.type != 0 && wr.num_sge == 0 ? 0 : EINVAL;
+}
+
 /// Checks the work request against the queue pair. 0 or an errno value.
 int check_send(const QueuePair::State& qp, const ibv_send_wr& wr, Operation& operation,
                std::uint64_t& bytes) {
@@ -95,10 +109,12 @@ int check_send(const QueuePair::State& qp, const ibv_send_wr& wr, Operation& ope
     if (!total_bytes(wr, qp.cap.max_send_sge, bytes)) return EINVAL;
     const bool inlined = (wr.send_flags & IBV_SEND_INLINE) != 0;
     if (inlined && bytes > qp.cap.max_inline_data) return EINVAL;
+    if (operation.kind == transport::RequestKind::kFlush) return check_flush(wr);
+    const bool word = operation.kind == transport::RequestKind::kAtomicWrite;
     const bool takes = operation.kind == transport::RequestKind::kSend ||
-                       operation.kind == transport::RequestKind::kWrite;
+                       operation.kind == transport::RequestKind::kWrite || word;
     if (inlined && !takes) return EINVAL;
-    if (is_atomic(operation.kind) && (bytes != 8 || wr.num_sge != 1)) return EINVAL;
+    if ((is_atomic(operation.kind) || word) && (bytes != 8 || wr.num_sge != 1)) return EINVAL;
     return 0;
 }
 
@@ -147,7 +163,13 @@ transport::Request request_of(const ibv_send_wr& wr, const Operation& operation,
     request.immediate = operation.invalidate ? wr.invalidate_rkey : __builtin_bswap32(wr.imm_data);
     request.srq_number = wr.qp_type.xrc.remote_srqn;
     request.length = is_atomic(operation.kind) ? 0 : static_cast<std::uint32_t>(bytes);
-    if (is_atomic(operation.kind)) {
+    if (operation.kind == transport::RequestKind::kFlush) {
+        const auto flush = flush_of(wr);
+        request.rkey = flush.rkey;
+        request.remote_address = flush.address;
+        request.flush_length = static_cast<std::uint32_t>(flush.length);
+        request.flush = flush.type | (flush.level == kFlushRegion ? wire::kFlushRegion : 0U);
+    } else if (is_atomic(operation.kind)) {
         request.rkey = wr.wr.atomic.rkey;
         request.remote_address = wr.wr.atomic.remote_addr;
         const bool swap = operation.kind == transport::RequestKind::kCompareSwap;
@@ -192,16 +214,21 @@ int post_local(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& ope
     return 0;
 }
 
+/// A key does not cover its buffer: told in the request's turn, unless that never comes.
+void fail_locally(QueuePair::State& qp, std::uint32_t slot) {
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    if (state == IBV_QPS_ERR || state == IBV_QPS_SQE) return;
+    qp.sends[slot].local_error = IBV_WC_LOC_PROT_ERR;
+    qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
+}
+
 int post_connected(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& operation,
                    std::uint64_t bytes) {
     if (operation.kind == transport::RequestKind::kLocal) return post_local(qp, wr, operation);
     if (qp.requester.outstanding() >= qp.cap.max_send_wr) return ENOMEM;
     const auto slot = qp.requester.post(request_of(wr, operation, bytes));
     fill_slot(qp, qp.sends[slot], wr, operation, bytes);
-    if (!take_buffers(qp, slot, wr, operation.kind)) {
-        qp.sends[slot].local_error = IBV_WC_LOC_PROT_ERR;
-        qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
-    }
+    if (!take_buffers(qp, slot, wr, operation.kind)) fail_locally(qp, slot);
     return 0;
 }
 
@@ -215,8 +242,7 @@ int post_datagram(QueuePair::State& qp, const ibv_send_wr& wr, const Operation& 
     auto& send = qp.sends[slot];
     fill_slot(qp, send, wr, operation, bytes);
     if (!take_buffers(qp, slot, wr, operation.kind)) {
-        send.local_error = IBV_WC_LOC_PROT_ERR;
-        qp.requester.fail(slot, transport::RequestStatus::kRemoteOperation);
+        fail_locally(qp, slot);
         return 0;
     }
     auto& header = qp.datagrams[slot];
@@ -361,7 +387,8 @@ int QueuePair::post_send(ibv_send_wr* list, ibv_send_wr** bad) {
     int error = may_post(a, state);
     ibv_send_wr* wr = list;
     for (; wr != nullptr && error == 0; wr = wr->next) {
-        error = post_one(qp, *wr);
+        // Its arguments have no place in the struct of ibv_post_send().
+        error = wr->opcode == static_cast<ibv_wr_opcode>(kWrFlush) ? EOPNOTSUPP : post_one(qp, *wr);
         if (error != 0) break;
     }
     if (error != 0 && bad != nullptr) *bad = wr;

@@ -408,13 +408,26 @@ void Attachment::collect(QueuePair::State& qp) {
         qp.requester.pop();
         if (wc_status != IBV_WC_SUCCESS && !bad) {
             bad = true;
-            if (qp.state.load(std::memory_order_relaxed) != IBV_QPS_ERR) break_qp(qp, false);
+            stop_sends(qp);
         }
     }
     if (qp.drain_event && qp.requester.idle()) {
         qp.drain_event = false;
         qp.hca->raise({IBV_EVENT_SQ_DRAINED, nullptr, qp.self, nullptr, 0});
     }
+}
+
+/// A request has failed: RC ends as a whole, of the others the send queue alone does
+/// (IBTA 10.3.1.6).
+void Attachment::stop_sends(QueuePair::State& qp) {
+    const auto state = qp.state.load(std::memory_order_relaxed);
+    if (state == IBV_QPS_ERR || state == IBV_QPS_SQE) return;
+    if (qp.reliable()) {
+        break_qp(qp, false);
+        return;
+    }
+    qp.state.store(IBV_QPS_SQE, std::memory_order_relaxed);
+    qp.requester.flush();
 }
 
 void Attachment::store_original(QueuePair::State& qp, std::uint32_t slot) {
@@ -466,7 +479,7 @@ bool Attachment::service_responses(QueuePair::State& qp) {
                 std::uint32_t wr = 0;
                 std::uint32_t offset = 0;
                 if (qp.requester.on_read_response(header, wr, offset, coarse_now_ns())) {
-                    if (!place_read(qp, packet, wr, offset)) {
+                    if (header.payload_length != 0 && !place_read(qp, packet, wr, offset)) {
                         qp.sends[wr].local_error = IBV_WC_LOC_PROT_ERR;
                         qp.requester.fail(wr, RequestStatus::kRemoteOperation);
                     }

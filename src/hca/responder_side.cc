@@ -15,6 +15,16 @@ using transport::Receipt;
 using transport::Verdict;
 using wire::PacketHeader;
 
+transport::ResponderRules rules_of(const arena::QpEntry& qp) {
+    return {qp.reliable != 0,
+            (qp.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
+            (qp.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
+            (qp.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
+            qp.mtu_bytes,
+            static_cast<std::uint8_t>(qp.min_rnr_timer),
+            (qp.access_flags & kAccessFlushGlobal) != 0};
+}
+
 namespace {
 
 /// In a stream, a sender hears of so many packets before its window is used up.
@@ -24,15 +34,6 @@ constexpr std::uint32_t kConversation = 2;
 
 /// QpEntry::receiving: what the owner has to do about it.
 constexpr std::uint32_t kBroken = 2;
-
-transport::ResponderRules rules_of(const arena::QpEntry& qp) {
-    return {qp.reliable != 0,
-            (qp.access_flags & IBV_ACCESS_REMOTE_WRITE) != 0,
-            (qp.access_flags & IBV_ACCESS_REMOTE_READ) != 0,
-            (qp.access_flags & IBV_ACCESS_REMOTE_ATOMIC) != 0,
-            qp.mtu_bytes,
-            static_cast<std::uint8_t>(qp.min_rnr_timer)};
-}
 
 /// On the program's memory, as a device touches it. What orders it with the program's own accesses
 /// lies in the arena, which a thread sanitizer sees at two addresses and so not at all.
@@ -45,6 +46,12 @@ __attribute__((no_sanitize("thread"), noinline)) std::uint64_t execute_atomic(
     __atomic_compare_exchange_n(target, &expected, header.swap_or_add, false, __ATOMIC_SEQ_CST,
                                 __ATOMIC_SEQ_CST);
     return expected;
+}
+
+/// One store, which nobody sees half of, after all that was stored before.
+__attribute__((no_sanitize("thread"), noinline)) void store_whole(std::byte* target,
+                                                                  std::uint64_t value) {
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(target), value, __ATOMIC_SEQ_CST);
 }
 
 /// What both executors share: the QP served, the packet at hand, and answers.
@@ -76,6 +83,30 @@ class EnvBase {
         header.original_data = original;
         send_reply(a_, qp_, header, quiet_);
     }
+    void reply_done(std::uint32_t psn, std::uint32_t msn) {
+        PacketHeader header;
+        header.opcode = wire::Opcode::kRcReadResponseOnly;
+        header.syndrome = wire::ack_syndrome();
+        header.psn = psn;
+        header.msn = msn;
+        send_reply(a_, qp_, header, quiet_);
+    }
+    /// What was executed before is in the memory already, and the memory is one for all.
+    Access flush(const PacketHeader& header) {
+        int access = 0;
+        if ((header.flush & wire::kFlushGlobal) != 0) access |= kAccessFlushGlobal;
+        if ((header.flush & wire::kFlushPersistent) != 0) access |= kAccessFlushPersistent;
+        auto address = header.virtual_address;
+        std::uint64_t length = header.dma_length;
+        if ((header.flush & wire::kFlushSelectivityMask) == wire::kFlushRegion) {
+            const auto index = header.rkey >> 8U;
+            address = index < arena::kMrCount ? a_.arena.mr(index).iova : 0;
+            length = 0;
+        }
+        if (find(header.rkey, address, length, access) == nullptr) return Access::kDenied;
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        return Access::kOk;
+    }
     Access check_write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
         return find(rkey, address, length, IBV_ACCESS_REMOTE_WRITE) != nullptr ? Access::kOk
                                                                                : Access::kDenied;
@@ -85,6 +116,16 @@ class EnvBase {
     const arena::MrEntry* find(std::uint32_t rkey, std::uint64_t address, std::uint64_t length,
                                int access) const {
         return a_.find_mr(owner_, pd_, rkey, address, length, access, &qp_);
+    }
+    /// The payload of an atomic write. Its place in memory must be one that a single store reaches.
+    Access store(std::byte* at) {
+        std::uint64_t value = 0;
+        if (at == nullptr || !a_.reach.fetch(*packet_, 0, &value, sizeof value)) {
+            return Access::kFault;
+        }
+        if (reinterpret_cast<std::uintptr_t>(at) % sizeof value != 0) return Access::kDenied;
+        store_whole(at, value);
+        return Access::kOk;
     }
     Attachment& a_;
     arena::QpEntry& qp_;
@@ -143,6 +184,13 @@ class AgentEnv : public EnvBase {
         if (at == nullptr) return Access::kFault;
         original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
         return Access::kOk;
+    }
+    Access atomic_write(const PacketHeader& header) {
+        const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_WRITE);
+        if (mr == nullptr) return Access::kDenied;
+        if (mr->memory_access != arena::MemoryAccess::kWindow) return Access::kLater;
+        auto* at = a_.reach.window(owner_, mr->window_offset + (header.virtual_address - mr->iova));
+        return store(at);
     }
     /// The requester is here: its answer is handed over, provided that the way back is whole.
     /// Travelling, it would only take cache lines from the other direction's traffic. Behind open
@@ -232,6 +280,12 @@ class OwnerEnv : public EnvBase {
         if (at % 8 != 0) return Access::kDenied;
         original = execute_atomic(header, reinterpret_cast<std::uint64_t*>(at));
         return Access::kOk;
+    }
+    Access atomic_write(const PacketHeader& header) {
+        const auto* mr = find(header.rkey, header.virtual_address, 8, IBV_ACCESS_REMOTE_WRITE);
+        if (mr == nullptr) return Access::kDenied;
+        return store(
+            reinterpret_cast<std::byte*>(mr->address + (header.virtual_address - mr->iova)));
     }
     /// A plain acknowledgement is left with the peer's QP instead of sent, if the way there is
     /// whole.

@@ -69,7 +69,7 @@ bool region_admits(const arena::MrEntry& region, const LocalWork& work) {
 /// What a window may grant. Programs ask for local rights too, which mean nothing here.
 constexpr std::uint32_t kWindowRights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_ZERO_BASED |
-                                        IBV_ACCESS_LOCAL_WRITE;
+                                        IBV_ACCESS_LOCAL_WRITE | std::uint32_t{kAccessFlushGlobal};
 
 }  // namespace
 

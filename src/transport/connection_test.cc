@@ -82,6 +82,8 @@ struct Target {
     std::vector<std::uint32_t> immediates;
     std::uint32_t aborted = 0;
     std::uint64_t atomics_done = 0;
+    std::uint64_t atomic_writes_done = 0;
+    std::vector<PacketHeader> flushes;
     std::uint64_t now = 0;
     const Flight* packet = nullptr;
 
@@ -116,6 +118,24 @@ struct Target {
         std::memcpy(memory.data() + header.virtual_address, &value, 8);
         ++atomics_done;
         return Access::kOk;
+    }
+    Access atomic_write(const PacketHeader& header) {
+        const auto rights = check_write(header.rkey, header.virtual_address, 8);
+        if (rights != Access::kOk) return rights;
+        std::memcpy(memory.data() + header.virtual_address, packet->payload.data(), 8);
+        ++atomic_writes_done;
+        return Access::kOk;
+    }
+    Access flush(const PacketHeader& header) {
+        flushes.push_back(header);
+        return check_write(header.rkey, header.virtual_address, header.dma_length);
+    }
+    void reply_done(std::uint32_t psn, std::uint32_t msn) {
+        Flight flight;
+        flight.header.opcode = wire::Opcode::kRcReadResponseOnly;
+        flight.header.psn = psn;
+        flight.header.msn = msn;
+        back.send(now, std::move(flight));
     }
     Receipt receive(const PacketHeader& header) {
         if (wire::starts_message(header.opcode)) {
@@ -167,7 +187,7 @@ struct Target {
 class Pair {
   public:
     Pair(std::uint64_t seed, Faults faults, RequesterRules rules = {},
-         ResponderRules target_rules = {true, true, true, true, 1024, 1})
+         ResponderRules target_rules = {true, true, true, true, 1024, 1, true})
         : requester(64),
           forth(seed * 2 + 1, faults),
           target(seed * 2, faults, target_rules),
@@ -275,10 +295,11 @@ void run_mix(std::uint64_t seed, Faults faults) {
     std::vector<std::vector<std::uint8_t>> messages;
     std::vector<std::vector<std::uint8_t>> reads(48);
     std::vector<std::uint64_t> originals(48);
+    std::uint64_t atomic_writes = 0;
     for (std::size_t i = 0; i < 48; ++i) {
         const auto address = rng.below(kMemory / 2) / 8 * 8;
         const auto size = rng.below(rng.one_in(3) ? 20000 : 600);
-        switch (rng.below(4)) {
+        switch (rng.below(6)) {
             case 0: {
                 const auto data = random_bytes(rng, size);
                 std::copy(data.begin(), data.end(),
@@ -301,6 +322,23 @@ void run_mix(std::uint64_t seed, Faults faults) {
                 request.length = static_cast<std::uint32_t>(size);
                 const auto from = model.begin() + static_cast<std::ptrdiff_t>(address);
                 reads[i].assign(from, from + static_cast<std::ptrdiff_t>(size));
+                pair.post(request);
+                break;
+            }
+            case 3: {
+                const auto data = random_bytes(rng, 8);
+                std::copy(data.begin(), data.end(),
+                          model.begin() + static_cast<std::ptrdiff_t>(address));
+                auto request = make(RequestKind::kAtomicWrite, address);
+                request.fence = true;
+                pair.post(request, data);
+                ++atomic_writes;
+                break;
+            }
+            case 4: {
+                auto request = make(RequestKind::kFlush, address);
+                request.flush_length = static_cast<std::uint32_t>(size);
+                request.flush = wire::kFlushGlobal;
                 pair.post(request);
                 break;
             }
@@ -328,6 +366,7 @@ void run_mix(std::uint64_t seed, Faults faults) {
     }
     ASSERT_EQ(pair.target.messages, messages) << "seed " << seed;
     ASSERT_EQ(pair.target.memory, model) << "seed " << seed;
+    ASSERT_EQ(pair.target.atomic_writes_done, atomic_writes) << "seed " << seed;
 }
 
 TEST(Connection, PerfectChannelCarriesEverything) {
@@ -356,6 +395,39 @@ TEST(Connection, LossDuplicationAndReorderingTogetherAreRepaired) {
         run_mix(seed, {20, 10, 1500});
         if (HasFatalFailure()) return;
     }
+}
+
+TEST(Connection, FlushesSayWhatTheyMeanAndAreRefusedWithoutTheRight) {
+    auto request = make(RequestKind::kFlush, 64);
+    request.flush_length = 100;
+    request.flush = wire::kFlushGlobal | wire::kFlushRegion;
+    Pair pair(1, {});
+    pair.post(request);
+    pair.run();
+    EXPECT_EQ(pair.ended, std::vector{RequestStatus::kOk});
+    ASSERT_EQ(pair.target.flushes.size(), 1U);
+    const auto& seen = pair.target.flushes[0];
+    EXPECT_EQ(seen.opcode, wire::Opcode::kRcFlush);
+    EXPECT_EQ(seen.flush, wire::kFlushGlobal | wire::kFlushRegion);
+    EXPECT_EQ(seen.dma_length, 100U);
+    EXPECT_EQ(seen.virtual_address, 64U);
+    Pair refusing(1, {}, {}, {true, true, true, true, 1024, 1, false});
+    refusing.post(request);
+    refusing.run();
+    EXPECT_EQ(refusing.ended, std::vector{RequestStatus::kRemoteAccess});
+}
+
+TEST(Connection, AnAtomicWriteIsOfEightAlignedBytes) {
+    const auto ends = [](std::uint64_t address, std::size_t size, bool allowed) {
+        Pair pair(1, {}, {}, {true, allowed, true, true, 1024, 1, false});
+        pair.post(make(RequestKind::kAtomicWrite, address), std::vector<std::uint8_t>(size, 1));
+        pair.run();
+        return pair.ended;
+    };
+    EXPECT_EQ(ends(8, 8, true), std::vector{RequestStatus::kOk});
+    EXPECT_EQ(ends(4, 8, true), std::vector{RequestStatus::kRemoteInvalidRequest});
+    EXPECT_EQ(ends(8, 4, true), std::vector{RequestStatus::kRemoteInvalidRequest});
+    EXPECT_EQ(ends(8, 8, false), std::vector{RequestStatus::kRemoteAccess});
 }
 
 TEST(Connection, ReceiverNotReadyIsAskedAgainUntilItIs) {

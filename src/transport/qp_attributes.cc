@@ -123,7 +123,8 @@ constexpr std::uint8_t kTimerCodeMax = 31;
 constexpr std::uint8_t kRetryMax = 7;
 // Programs pass one set of flags to memory regions and queue pairs alike, so all known flags are
 // welcome here.
-constexpr unsigned kKnownAccess = ((IBV_ACCESS_HUGETLB << 1U) - 1U) | IBV_ACCESS_OPTIONAL_RANGE;
+// Up to flush-global and flush-persistent, which come after IBV_ACCESS_HUGETLB.
+constexpr unsigned kKnownAccess = ((IBV_ACCESS_HUGETLB << 3U) - 1U) | IBV_ACCESS_OPTIONAL_RANGE;
 
 bool port_exists(std::uint8_t port, const AttributeLimits& limits) {
     return port >= 1 && port <= limits.port_count;

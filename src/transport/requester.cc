@@ -51,7 +51,7 @@ std::uint32_t Requester::post(const Request& request) {
                   : request.kind == RequestKind::kLocal
                       ? 0
                       : wire::packets_in(request.length, rules_.mtu);
-    e.started = e.ended = false;
+    e.started = e.ended = e.failed_here = false;
     e.status = RequestStatus::kOk;
     next_psn_ = psn_add(next_psn_, e.psn_count);
     return slot_of(tail_++);
@@ -117,6 +117,19 @@ void Requester::fill(Emission& out, const Entry& e) const {
             header.swap_or_add = request.swap_or_add;
             header.compare = request.compare;
             if (rules_.xrc) header.immediate = request.srq_number;
+            break;
+        case RequestKind::kAtomicWrite:
+            header.opcode = Opcode::kRcAtomicWrite;
+            header.virtual_address = request.remote_address;
+            header.dma_length = header.payload_length = length;
+            if (rules_.xrc) header.swap_or_add = request.srq_number;
+            break;
+        case RequestKind::kFlush:
+            header.opcode = Opcode::kRcFlush;
+            header.virtual_address = request.remote_address;
+            header.dma_length = request.flush_length;
+            header.flush = request.flush;
+            if (rules_.xrc) header.swap_or_add = request.srq_number;
             break;
         case RequestKind::kLocal:
             break;
@@ -383,10 +396,13 @@ bool Requester::on_read_response(const wire::PacketHeader& header, std::uint32_t
     const auto position = position_of(header.psn);
     if (position == tail_ || !sent_[sent_first_].wants_data) return false;
     const Entry& e = entry(position);
-    if (e.request.kind != RequestKind::kRead) return false;
+    // Atomics have an answer of their own kind.
+    const auto kind = e.request.kind;
+    if (kind == RequestKind::kCompareSwap || kind == RequestKind::kFetchAdd) return false;
     offset = psn_sub(header.psn, e.first_psn) * rules_.mtu;
     slot = slot_of(position);
-    const auto expected = std::min(e.request.length - offset, rules_.segment);
+    const auto expected =
+        kind == RequestKind::kRead ? std::min(e.request.length - offset, rules_.segment) : 0;
     if (header.payload_length != expected) {
         fail_position(position, RequestStatus::kBadResponse);
         return false;
@@ -442,7 +458,7 @@ void Requester::pop() {
 
 void Requester::fail(std::uint32_t slot, RequestStatus status) {
     Entry& e = ring_[slot];
-    e.ended = true;
+    e.ended = e.failed_here = true;
     e.status = status;
 }
 
@@ -453,7 +469,8 @@ void Requester::flush() {
         Entry& e = entry(position);
         const bool acknowledged =
             e.started && psn_diff(psn_add(e.first_psn, e.psn_count), una_) <= 0;
-        if (e.ended || acknowledged) continue;
+        // What was to fail in its turn does not come to that.
+        if (e.ended ? !e.failed_here : acknowledged) continue;
         e.ended = true;
         e.status = RequestStatus::kFlushed;
     }

@@ -21,8 +21,18 @@
 namespace weir::transport {
 
 /// kLocal is work on the requester's own HCA (binding a memory window, invalidating a key): it has
-/// its turn in the queue, but no packet and no PSN.
-enum class RequestKind : std::uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd, kLocal };
+/// its turn in the queue, but no packet and no PSN. Atomic writes and flushes are answered by a
+/// read response without data.
+enum class RequestKind : std::uint8_t {
+    kSend,
+    kWrite,
+    kRead,
+    kCompareSwap,
+    kFetchAdd,
+    kAtomicWrite,
+    kFlush,
+    kLocal
+};
 
 struct Request {
     RequestKind kind = RequestKind::kSend;
@@ -31,7 +41,9 @@ struct Request {
     bool has_immediate = false;
     bool invalidate = false;  ///< `immediate` is the rkey that the peer shall invalidate.
     std::uint32_t immediate = 0;
-    std::uint32_t length = 0;  ///< Bytes of the message.
+    std::uint32_t length = 0;        ///< Bytes of the message.
+    std::uint32_t flush = 0;         ///< wire::FlushBit.
+    std::uint32_t flush_length = 0;  ///< Bytes of the peer's memory that are meant.
     std::uint32_t rkey = 0;
     std::uint64_t remote_address = 0;
     std::uint64_t swap_or_add = 0;
@@ -138,11 +150,12 @@ class Requester {
         std::uint64_t original = 0;
         bool started = false;  ///< A packet of it has been sent.
         bool ended = false;
+        bool failed_here = false;  ///< By fail().
         RequestStatus status = RequestStatus::kOk;
     };
     struct Sent {
         std::uint32_t last_psn;
-        bool wants_data;  ///< Read or atomic: an acknowledgement does not end it.
+        bool wants_data;  ///< Has an answer of its own: an acknowledgement does not end it.
     };
     static constexpr std::uint32_t kWindowMax = 32;
 
@@ -154,8 +167,7 @@ class Requester {
         return ring_[slot_of(position)];
     }
     static bool wants_data(RequestKind kind) {
-        return kind == RequestKind::kRead || kind == RequestKind::kCompareSwap ||
-               kind == RequestKind::kFetchAdd;
+        return kind >= RequestKind::kRead && kind <= RequestKind::kFlush;
     }
     /// Passes over local work that was done before a rewind. False: there is nothing left.
     bool skip_local_done();

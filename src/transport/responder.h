@@ -8,6 +8,8 @@
 //   Access check_write(rkey, address, length)   rights for a whole RDMA write, without touching it
 //   Access read(header)                         check rights and send the read's responses
 //   Access atomic(header, original&)            execute, give the value before
+//   Access atomic_write(header)                 store the payload's eight bytes as one
+//   Access flush(header)                        check rights; all written before is made visible
 //   Receipt receive(header)                     place a send's payload in the receive in progress
 //   (taking one
 //                                               off the queue at the start of a message); complete
@@ -16,6 +18,7 @@
 //   completes it void abort_receive()                        the open message is given up; its
 //   receive ends in error void reply(syndrome, psn, msn)              acknowledge void
 //   reply_atomic(psn, msn, original)
+//   void reply_done(psn, msn)                   a read response without data
 #pragma once
 
 #include <cstdint>
@@ -37,8 +40,8 @@ enum class Access : std::uint8_t {
 enum class Receipt : std::uint8_t {
     kOk,
     kNoReceive,  ///< Nothing posted: RNR NAK.
-    kTooLong,    ///< The message exceeds the receive: NAK, invalid request.
-    kFault,      ///< Local protection or memory error: NAK, remote operational error.
+    kTooLong,    ///< The message exceeds the receive, which ended: NAK, invalid request.
+    kFault,      ///< Local protection or memory error, and so: NAK, remote operational error.
     kLater,      ///< Not by this executor.
     kWithdrawn,  ///< Its payload is the sender's again: as if the packet had been lost.
 };
@@ -47,7 +50,7 @@ enum class Receipt : std::uint8_t {
 enum class Verdict : std::uint8_t {
     kTaken,   ///< Done with it, be it executed, answered or dropped.
     kLater,   ///< Leave it at the head; the QP's owner must see to it.
-    kBroken,  ///< Taken and answered with a fatal NAK: the connection is in error.
+    kBroken,  ///< Taken, and answered with a fatal NAK if it is RC: the connection is in error.
 };
 
 /// What a QP allows its peer, fixed at the move to RTR.
@@ -58,6 +61,7 @@ struct ResponderRules {
     bool allow_atomic;
     std::uint32_t mtu;
     std::uint8_t rnr_timer_code;
+    bool allow_flush = false;
 };
 
 template <class Env>
@@ -109,6 +113,11 @@ class Responder {
             }
             return Verdict::kTaken;
         }
+        if (header.opcode == wire::Opcode::kRcAtomicWrite ||
+            header.opcode == wire::Opcode::kRcFlush) {
+            env_.reply_done(header.psn, state_.message_count);
+            return Verdict::kTaken;
+        }
         state_.ack_due = 1;
         return Verdict::kTaken;
     }
@@ -148,7 +157,17 @@ class Responder {
         if (wire::is_send(header.opcode)) return on_send(header);
         if (wire::is_write(header.opcode)) return on_write(header);
         if (!rules_.reliable) return refuse(wire::NakCode::kInvalidRequest, header);
-        return header.opcode == wire::Opcode::kRcReadRequest ? on_read(header) : on_atomic(header);
+        switch (header.opcode) {
+            case wire::Opcode::kRcReadRequest:
+                return on_read(header);
+            case wire::Opcode::kRcAtomicWrite:
+                return on_atomic_write(header);
+            case wire::Opcode::kRcFlush:
+                return on_answered(rules_.allow_flush ? env_.flush(header) : Access::kDenied,
+                                   header);
+            default:
+                return on_atomic(header);
+        }
     }
 
     Verdict on_send(const wire::PacketHeader& header) {
@@ -162,9 +181,11 @@ class Responder {
             case Receipt::kNoReceive:
                 return not_ready(header);
             case Receipt::kTooLong:
-                return refuse(wire::NakCode::kInvalidRequest, header);
+                refuse(wire::NakCode::kInvalidRequest, header);
+                return Verdict::kBroken;  // UC too: a receive has ended in error
             case Receipt::kFault:
-                return refuse(wire::NakCode::kRemoteOperationalError, header);
+                refuse(wire::NakCode::kRemoteOperationalError, header);
+                return Verdict::kBroken;
         }
         return accept(header);
     }
@@ -233,6 +254,25 @@ class Responder {
         state_.message_count = (state_.message_count + 1) & wire::kMask24;
         advance(header);
         env_.reply_atomic(header.psn, state_.message_count, original);
+        return Verdict::kTaken;
+    }
+
+    Verdict on_atomic_write(const wire::PacketHeader& header) {
+        if (header.virtual_address % 8 != 0 || header.payload_length != 8 ||
+            header.dma_length != 8) {
+            return refuse(wire::NakCode::kInvalidRequest, header);
+        }
+        return on_answered(rules_.allow_write ? env_.atomic_write(header) : Access::kDenied,
+                           header);
+    }
+
+    /// Of one packet, and answered by a read response without data.
+    Verdict on_answered(Access done, const wire::PacketHeader& header) {
+        if (done != Access::kOk) return on_access(done, header);
+        state_.ack_due = 0;
+        state_.message_count = (state_.message_count + 1) & wire::kMask24;
+        advance(header);
+        env_.reply_done(header.psn, state_.message_count);
         return Verdict::kTaken;
     }
 

@@ -73,6 +73,10 @@ std::uint8_t* put_transport(const PacketHeader& header, Bytes payload, std::uint
         store32(at + 4, header.src_qp);
         at += kDethBytes;
     }
+    if (has_feth(op)) {
+        store32(at, header.flush);
+        at += kFethBytes;
+    }
     if (has_reth(op)) {
         store64(at, header.virtual_address);
         store32(at + 8, header.rkey);
@@ -128,6 +132,10 @@ void take_extended(const std::uint8_t* at, DecodedPacket& packet) {
         header.src_qp = load24(at + 5);
         if (at[4] != 0) packet.canonical = false;
         at += kDethBytes;
+    }
+    if (has_feth(op)) {
+        header.flush = load32(at);
+        at += kFethBytes;
     }
     if (has_reth(op)) {
         header.virtual_address = load64(at);

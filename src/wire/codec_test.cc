@@ -61,8 +61,8 @@ RoceEnvelope ipv4(std::array<std::uint8_t, 4> source, std::array<std::uint8_t, 4
     return envelope;
 }
 
-constexpr std::array<Opcode, 38> make_opcodes() {
-    std::array<Opcode, 38> list{};
+constexpr std::array<Opcode, 40> make_opcodes() {
+    std::array<Opcode, 40> list{};
     std::size_t count = 0;
     for (unsigned value = 0; value < 256; ++value)
         if (is_known(static_cast<Opcode>(value))) list[count++] = static_cast<Opcode>(value);
@@ -104,6 +104,7 @@ PacketHeader any_header(Opcode op, std::size_t payload_bytes, Draw draw) {
     if (has_atomic_ack(op)) header.original_data = draw(0);
     if (has_immediate(op)) header.immediate = u32();
     if (has_ieth(op)) header.invalidate_rkey = u32();
+    if (has_feth(op)) header.flush = u32();
     return header;
 }
 

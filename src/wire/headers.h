@@ -43,6 +43,8 @@ enum class Opcode : std::uint8_t {
     kRcFetchAdd = 0x14,
     kRcSendLastInvalidate = 0x16,
     kRcSendOnlyInvalidate = 0x17,
+    kRcFlush = 0x1c,
+    kRcAtomicWrite = 0x1d,
     kUcSendFirst = 0x20,
     kUcSendMiddle = 0x21,
     kUcSendLast = 0x22,
@@ -80,6 +82,7 @@ enum Trait : std::uint16_t {
     kStarts = 1U << 10U,
     kEnds = 1U << 11U,
     kPayload = 1U << 12U,
+    kFeth = 1U << 13U,
 };
 
 constexpr std::array<std::uint16_t, 256> make_traits() {
@@ -115,6 +118,8 @@ constexpr std::array<std::uint16_t, 256> make_traits() {
     set(table, 0x14, kRequest | kOnly | kAtomicEth);
     set(table, 0x16, kSend | kEnds | kIeth);
     set(table, 0x17, kSend | kOnly | kIeth);
+    set(table, 0x1c, kRequest | kOnly | kFeth | kReth);
+    set(table, 0x1d, kRequest | kOnly | kReth | kPayload);
     set(table, 0x64, kSend | kOnly | kDeth);
     set(table, 0x65, kSend | kOnly | kDeth | kImmediate);
     set(table, 0x81, kOnly);
@@ -160,6 +165,10 @@ constexpr bool has_atomic_ack(Opcode op) {
 constexpr bool has_ieth(Opcode op) {
     return (detail::traits(op) & detail::kIeth) != 0;
 }
+/// Carries FETH: flush (before a RETH).
+constexpr bool has_feth(Opcode op) {
+    return (detail::traits(op) & detail::kFeth) != 0;
+}
 /// Goes from requester to responder. A CNP is neither request nor response.
 constexpr bool is_request(Opcode op) {
     return (detail::traits(op) & detail::kRequest) != 0;
@@ -195,7 +204,7 @@ constexpr bool carries_payload(Opcode op) {
 }
 constexpr bool is_send(Opcode op) {
     const unsigned low = static_cast<unsigned>(op) & 0x1fU;
-    return is_request(op) && (low <= 0x05 || low >= 0x16);
+    return is_request(op) && (low <= 0x05 || low == 0x16 || low == 0x17);
 }
 constexpr bool is_write(Opcode op) {
     const unsigned low = static_cast<unsigned>(op) & 0x1fU;
@@ -231,6 +240,7 @@ inline constexpr std::size_t kDethBytes = 8;
 inline constexpr std::size_t kAtomicEthBytes = 28;
 inline constexpr std::size_t kAtomicAckBytes = 8;
 inline constexpr std::size_t kIethBytes = 4;
+inline constexpr std::size_t kFethBytes = 4;
 inline constexpr std::size_t kXrcEthBytes = 4;
 inline constexpr std::size_t kCnpReservedBytes = 16;
 inline constexpr std::size_t kIcrcBytes = 4;
@@ -242,7 +252,8 @@ constexpr std::size_t transport_header_bytes(Opcode op) {
     return kBthBytes + (has_deth(op) ? kDethBytes : 0) + (has_reth(op) ? kRethBytes : 0) +
            (has_atomic_eth(op) ? kAtomicEthBytes : 0) + (has_aeth(op) ? kAethBytes : 0) +
            (has_atomic_ack(op) ? kAtomicAckBytes : 0) + (has_immediate(op) ? kImmediateBytes : 0) +
-           (has_ieth(op) ? kIethBytes : 0) + (op == Opcode::kCnp ? kCnpReservedBytes : 0);
+           (has_ieth(op) ? kIethBytes : 0) + (has_feth(op) ? kFethBytes : 0) +
+           (op == Opcode::kCnp ? kCnpReservedBytes : 0);
 }
 
 /// Largest payload of one PacketHeader: a large segment (see payload_length) stands for up to this.
@@ -279,7 +290,7 @@ enum Flag : std::uint8_t {
 ///    +-------------------------------+-------------------------------+
 /// 24 |      src_qp | dma_length      |          rkey | qkey          |
 ///    +-------------------------------+-------------------------------+
-/// 32 |        payload_length         |immediate|invalidate_rkey| msn |
+/// 32 |        payload_length         |immediate|inv_rkey|msn|flush|
 ///    +-------------------------------+-------------------------------+
 /// 40 |               virtual_address | original_data                 |
 ///    +---------------------------------------------------------------+
@@ -289,10 +300,10 @@ enum Flag : std::uint8_t {
 ///    +---------------------------------------------------------------+
 ///
 /// `a | b` are two names of one place: no opcode carries both (DETH never meets RETH; an AETH never
-/// meets immediate data or IETH; an AtomicAckETH never meets RETH or AtomicETH). The members of a
-/// pair have the same type and size, so a stale value is only ever wrong, never out of range.
-/// Fields that the opcode does not carry are ignored when encoding and zero after decoding. Fill
-/// one by assignment: g++ 12 warns of a designated initialiser that leaves out a pair.
+/// or FETH meets immediate data or IETH; an AtomicAckETH never meets RETH or AtomicETH). The
+/// members of a pair have the same type and size, so a stale value is only ever wrong, never out of
+/// range. Fields that the opcode does not carry are ignored when encoding and zero after decoding.
+/// Fill one by assignment: g++ 12 warns of a designated initialiser that leaves out a pair.
 struct alignas(8) PacketHeader {
     std::uint32_t slid = 0;  ///< Source LID. 32 bits wide: see docs/protocol/wire.md on large LIDs.
     std::uint32_t dlid = 0;  ///< Destination LID.
@@ -320,6 +331,7 @@ struct alignas(8) PacketHeader {
     union {
         std::uint32_t immediate = 0;    ///< ImmDt, as a number (verbs keep it in network order).
         std::uint32_t invalidate_rkey;  ///< IETH.
+        std::uint32_t flush;            ///< FETH: see flush_word().
         std::uint32_t msn;              ///< AETH: messages completed by the responder, 24 bits.
     };
     union {
@@ -333,6 +345,15 @@ struct alignas(8) PacketHeader {
     constexpr void set(Flag flag, bool on = true) {
         flags = static_cast<std::uint8_t>(on ? flags | flag : flags & ~flag);
     }
+};
+
+/// FETH (IBTA 9.2, annex A19): what a flush makes sure of, and for which bytes.
+enum FlushBit : std::uint32_t {
+    kFlushGlobal = 1U << 0U,      ///< The bytes are visible to all of the responder's system.
+    kFlushPersistent = 1U << 1U,  ///< They outlast its power.
+    kFlushPlacementMask = 0x0fU,
+    kFlushRegion = 1U << 4U,  ///< All of the region, whatever address and length say.
+    kFlushSelectivityMask = 0x30U,
 };
 
 /// XRC: where the number of the shared receive queue lies, depending on what else there is.

@@ -19,50 +19,27 @@ struct OpcodeFacts {
     unsigned opcode;
     Service service;
     // r request, p response; F first, M middle, L last, O only; then the extended headers in wire
-    // order: D DETH, R RETH, A AtomicETH, E AETH, K AtomicAckETH, I immediate, V IETH; + payload.
+    // order: D DETH, H FETH, R RETH, A AtomicETH, E AETH, K AtomicAckETH, I immediate, V IETH; +
+    // payload.
     const char* facts;
 };
 
 constexpr Service kRc = Service::kRc;
 constexpr Service kUc = Service::kUc;
 constexpr OpcodeFacts kFacts[] = {
-    {0x00, kRc, "rF+"},
-    {0x01, kRc, "rM+"},
-    {0x02, kRc, "rL+"},
-    {0x03, kRc, "rLI+"},
-    {0x04, kRc, "rO+"},
-    {0x05, kRc, "rOI+"},
-    {0x06, kRc, "rFR+"},
-    {0x07, kRc, "rM+"},
-    {0x08, kRc, "rL+"},
-    {0x09, kRc, "rLI+"},
-    {0x0a, kRc, "rOR+"},
-    {0x0b, kRc, "rORI+"},
-    {0x0c, kRc, "rOR"},
-    {0x0d, kRc, "pFE+"},
-    {0x0e, kRc, "pM+"},
-    {0x0f, kRc, "pLE+"},
-    {0x10, kRc, "pOE+"},
-    {0x11, kRc, "pOE"},
-    {0x12, kRc, "pOEK"},
-    {0x13, kRc, "rOA"},
-    {0x14, kRc, "rOA"},
-    {0x16, kRc, "rLV+"},
-    {0x17, kRc, "rOV+"},
-    {0x20, kUc, "rF+"},
-    {0x21, kUc, "rM+"},
-    {0x22, kUc, "rL+"},
-    {0x23, kUc, "rLI+"},
-    {0x24, kUc, "rO+"},
-    {0x25, kUc, "rOI+"},
-    {0x26, kUc, "rFR+"},
-    {0x27, kUc, "rM+"},
-    {0x28, kUc, "rL+"},
-    {0x29, kUc, "rLI+"},
-    {0x2a, kUc, "rOR+"},
-    {0x2b, kUc, "rORI+"},
-    {0x64, Service::kUd, "rOD+"},
-    {0x65, Service::kUd, "rODI+"},
+    {0x00, kRc, "rF+"},         {0x01, kRc, "rM+"},           {0x02, kRc, "rL+"},
+    {0x03, kRc, "rLI+"},        {0x04, kRc, "rO+"},           {0x05, kRc, "rOI+"},
+    {0x06, kRc, "rFR+"},        {0x07, kRc, "rM+"},           {0x08, kRc, "rL+"},
+    {0x09, kRc, "rLI+"},        {0x0a, kRc, "rOR+"},          {0x0b, kRc, "rORI+"},
+    {0x0c, kRc, "rOR"},         {0x0d, kRc, "pFE+"},          {0x0e, kRc, "pM+"},
+    {0x0f, kRc, "pLE+"},        {0x10, kRc, "pOE+"},          {0x11, kRc, "pOE"},
+    {0x12, kRc, "pOEK"},        {0x13, kRc, "rOA"},           {0x14, kRc, "rOA"},
+    {0x16, kRc, "rLV+"},        {0x17, kRc, "rOV+"},          {0x1c, kRc, "rOHR"},
+    {0x1d, kRc, "rOR+"},        {0x20, kUc, "rF+"},           {0x21, kUc, "rM+"},
+    {0x22, kUc, "rL+"},         {0x23, kUc, "rLI+"},          {0x24, kUc, "rO+"},
+    {0x25, kUc, "rOI+"},        {0x26, kUc, "rFR+"},          {0x27, kUc, "rM+"},
+    {0x28, kUc, "rL+"},         {0x29, kUc, "rLI+"},          {0x2a, kUc, "rOR+"},
+    {0x2b, kUc, "rORI+"},       {0x64, Service::kUd, "rOD+"}, {0x65, Service::kUd, "rODI+"},
     {0x81, Service::kCnp, "O"},
 };
 
@@ -75,6 +52,7 @@ std::string facts_of(Opcode op) {
     if (is_last(op)) facts += 'L';
     if (is_only(op)) facts += 'O';
     if (has_deth(op)) facts += 'D';
+    if (has_feth(op)) facts += 'H';
     if (has_reth(op)) facts += 'R';
     if (has_atomic_eth(op)) facts += 'A';
     if (has_aeth(op)) facts += 'E';
@@ -107,7 +85,8 @@ TEST(Opcode, KindsPartitionTheRequests) {
     for (const OpcodeFacts& row : kFacts) {
         const auto op = static_cast<Opcode>(row.opcode);
         const int kinds = int{is_send(op)} + int{is_write(op)} + int{is_atomic(op)} +
-                          int{op == Opcode::kRcReadRequest};
+                          int{op == Opcode::kRcReadRequest} + int{op == Opcode::kRcFlush} +
+                          int{op == Opcode::kRcAtomicWrite};
         EXPECT_EQ(kinds, is_request(op) ? 1 : 0) << row.opcode;
     }
 }
@@ -118,6 +97,8 @@ TEST(Opcode, HeaderBytes) {
     EXPECT_EQ(transport_header_bytes(Opcode::kRcCompareSwap), 40U);
     EXPECT_EQ(transport_header_bytes(Opcode::kRcAtomicAcknowledge), 24U);
     EXPECT_EQ(transport_header_bytes(Opcode::kUdSendOnlyImm), 24U);
+    EXPECT_EQ(transport_header_bytes(Opcode::kRcFlush), 32U);
+    EXPECT_EQ(transport_header_bytes(Opcode::kRcAtomicWrite), 28U);
     EXPECT_EQ(transport_header_bytes(Opcode::kCnp), 28U);
 }
 

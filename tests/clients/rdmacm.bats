@@ -273,6 +273,10 @@ pair_by_cm() {
     on h0 "$WEIR_PROGRAM_DIR/cm_misuse"
 }
 
+@test "what later releases add: names behind an identifier, events of the program's own" {
+    on h0 "$WEIR_PROGRAM_DIR/cm_newer"
+}
+
 @test "events come in order and carry what they should" {
     on h0 "$WEIR_PROGRAM_DIR/cm_events"
 }

@@ -101,6 +101,70 @@ TEST_F(EngineTest, APeerThatIsGoneEndsInRetriesExceeded) {
     EXPECT_EQ(wait(a.send_cq).status, IBV_WC_RETRY_EXC_ERR);
 }
 
+TEST_F(EngineTest, ALocalErrorStopsTheSendsOfUnreliableServicesAlone) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_UC));
+    auto wrong = a.piece(0, 16);
+    wrong.lkey ^= 0x100U;
+    ASSERT_EQ(a.receive({a.piece(4096, 64)}, 5), 0);
+    ASSERT_EQ(a.send(IBV_WR_SEND, {wrong}, kPlain), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_LOC_PROT_ERR);
+    EXPECT_EQ(a.qp->current_state(), IBV_QPS_SQE);
+    ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 16)}, kPlain), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_WR_FLUSH_ERR);
+    ASSERT_EQ(b.send(IBV_WR_SEND, {b.piece(0, 16)}, kPlain), 0);
+    EXPECT_EQ(wait(a.receive_cq).status, IBV_WC_SUCCESS) << "it still receives";
+    ibv_qp_attr attr{};
+    attr.qp_state = IBV_QPS_RTS;
+    ASSERT_EQ(a.qp->modify(attr, IBV_QP_STATE), 0);
+    ASSERT_EQ(b.receive({b.piece(0, 64)}), 0);
+    ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 16)}, kPlain), 0);
+    EXPECT_EQ(wait(b.receive_cq).status, IBV_WC_SUCCESS);
+}
+
+TEST_F(EngineTest, AReceiveInErrorEndsAnUnreliableQueuePairToo) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_UC));
+    auto wrong = b.piece(0, 64);
+    wrong.lkey ^= 0x100U;
+    ASSERT_EQ(b.receive({wrong}), 0);
+    ASSERT_EQ(b.receive({b.piece(0, 64)}), 0);
+    ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 16)}, kPlain), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_SUCCESS);
+    EXPECT_EQ(wait(b.receive_cq).status, IBV_WC_LOC_PROT_ERR);
+    EXPECT_EQ(wait(b.receive_cq).status, IBV_WC_WR_FLUSH_ERR);
+    EXPECT_EQ(b.qp->current_state(), IBV_QPS_ERR);
+}
+
+TEST_F(EngineTest, WhatNeverHasItsTurnIsFlushedWhateverIsWrongWithIt) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    auto wrong = a.piece(0, 16);
+    wrong.lkey ^= 0x100U;
+    std::vector<ibv_sge> sges = {wrong, wrong};
+    ibv_send_wr wrs[2] = {};
+    for (int i = 0; i < 2; ++i) {
+        wrs[i].opcode = IBV_WR_SEND;
+        wrs[i].sg_list = &sges[static_cast<std::size_t>(i)];
+        wrs[i].num_sge = 1;
+    }
+    wrs[0].next = &wrs[1];
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(a.qp->post_send(wrs, &bad), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_LOC_PROT_ERR);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_WR_FLUSH_ERR) << "behind a failure";
+    ASSERT_EQ(a.send(IBV_WR_SEND, {wrong}, kPlain), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_WR_FLUSH_ERR) << "posted in the error state";
+}
+
+TEST_F(EngineTest, RightsTakenAwayInRtsAreGoneForTheOwnerToo) {
+    ASSERT_NO_FATAL_FAILURE(connect(IBV_QPT_RC));
+    ASSERT_EQ(b.receive({}), 0);
+    ibv_qp_attr attr{};
+    attr.qp_access_flags = IBV_ACCESS_REMOTE_READ;
+    ASSERT_EQ(b.qp->modify(attr, IBV_QP_ACCESS_FLAGS), 0);
+    // With immediate data the owner executes it.
+    ASSERT_EQ(a.send(IBV_WR_RDMA_WRITE_WITH_IMM, {a.piece(0, 8)}, to(b, 0)), 0);
+    EXPECT_EQ(wait(a.send_cq).status, IBV_WC_REM_ACCESS_ERR);
+}
+
 TEST_F(EngineTest, PostingIsRefusedInTheWrongStatesAndShapes) {
     ASSERT_NO_FATAL_FAILURE(a.create(IBV_QPT_RC));
     EXPECT_EQ(a.send(IBV_WR_SEND, {a.piece(0, 8)}, kPlain), EINVAL);

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll for rsockets (RDMACM_1.5). Without rsockets there is nothing that it could watch.
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+extern "C" {
+
+int repoll_create(int) {
+    errno = EOPNOTSUPP;
+    return -1;
+}
+int repoll_ctl(int, int, int, epoll_event*) {
+    errno = EBADF;
+    return -1;
+}
+int repoll_wait(int, epoll_event*, int, int) {
+    errno = EBADF;
+    return -1;
+}
+
+}  // extern "C"
