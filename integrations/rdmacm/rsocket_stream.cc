@@ -164,7 +164,9 @@ short StreamSocket::events() {
             if (no_more || deaf_ || link_->readable()) add(POLLIN | POLLRDNORM);
             if (no_more || deaf_) add(POLLRDHUP);
             if (lost_ || finished_ || link_->writable()) add(POLLOUT | POLLWRNORM);
-            if (lost_ || (no_more && finished_)) add(POLLHUP);
+            // A peer that ended in order and is gone leaves our own end open, until we try it.
+            const bool cut_off = lost_ && !link_->fin_received();
+            if (cut_off || (no_more && finished_)) add(POLLHUP);
         }
     }
     return out;
