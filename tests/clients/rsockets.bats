@@ -150,6 +150,91 @@ streamed() {
     [ "$code" != 0 ]
 }
 
+# preloaded NAME HOST PROGRAM...: started with the library $preload.
+preloaded() {
+    local name=$1 host=$2
+    shift 2
+    start "$name" "$host" env LD_PRELOAD="$preload" "$@"
+}
+
+# measured PORT OPTIONS...: iperf3 from h1 to h0. The fabric's addresses are on no interface of the
+# machine, so what arrives has come by rsockets.
+measured() {
+    local port=$1
+    shift
+    preloaded server h0 iperf3 -s -1 -p "$port" -B 100.64.0.1
+    sleep 0.5
+    preloaded client h1 iperf3 -c 100.64.0.1 -p "$port" "$@"
+    succeed client 60 && succeed server 30
+    logged client "bits/sec +receiver"
+}
+
+@test "librspreload.so: iperf3, which knows TCP alone" {
+    preload=$WEIR_LIB_DIR/librspreload.so
+    measured 5201 -n 50M
+    measured 5202 -n 20M -P 3 -R
+}
+
+@test "Debian's librspreload.so works as well" {
+    preload=$(dpkg -L librdmacm1 | grep 'librspreload.so$')
+    measured 5203 -n 50M
+}
+
+@test "librspreload.so: Python's web server and curl, many files, at once" {
+    local i
+    preload=$WEIR_LIB_DIR/librspreload.so
+    mkdir "$BATS_TEST_TMPDIR/www"
+    for i in 1 2 3 4; do
+        head -c $((i * 1234567)) /dev/urandom >"$BATS_TEST_TMPDIR/www/file$i"
+    done
+    preloaded server h0 "$PYTHON" -m http.server -b 100.64.0.1 -d "$BATS_TEST_TMPDIR/www" 8080
+    for i in 1 2 3 4; do
+        preloaded "client$i" h1 curl -s --fail --retry 20 --retry-connrefused --retry-delay 1 \
+            -o "$BATS_TEST_TMPDIR/got$i" "http://100.64.0.1:8080/file$i"
+    done
+    for i in 1 2 3 4; do
+        succeed "client$i" 60
+        cmp "$BATS_TEST_TMPDIR/got$i" "$BATS_TEST_TMPDIR/www/file$i"
+    done
+}
+
+@test "librspreload.so: copies of descriptors, and addresses that the fabric has not" {
+    preload=$WEIR_LIB_DIR/librspreload.so
+    preloaded program h0 "$PYTHON" -c '
+import os, socket
+
+def kind(sock):
+    return os.readlink(f"/proc/self/fd/{sock.fileno()}").split(":")[0]
+
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+assert kind(client) == kind(server) == kind(listener) == "anon_inode", "these are rsockets"
+copy = client.dup()
+client.close()
+server.sendall(b"still there")
+assert copy.recv(100) == b"still there"
+copy.close()
+assert server.recv(100) == b"", "the last copy ends it"
+
+# To connect a datagram socket sends nothing.
+other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+other.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+assert kind(other) == "anon_inode"
+try:
+    other.connect(("198.51.100.1", 9))
+except OSError:
+    pass  # the kernel may have no route
+assert kind(other) == "socket", "the kernel has it now"
+assert other.getsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST) == 1
+
+left, right = socket.socketpair()
+left.send(b"hello")
+assert right.recv(5) == b"hello"
+'
+    succeed program 20
+}
+
 @test "the fabric is left as it was" {
     drained
 }
