@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How stream sockets come to be connected: addresses, listening, requests, and the events of the
 // connection manager.
+#include <endian.h>
+
 #include <algorithm>
 #include <cerrno>
-#include <limits>
+
+#include <rdma/rsocket.h>
 
 #include "cm.h"
 #include "rsocket_service.h"
@@ -33,6 +36,28 @@ int errno_or(int otherwise) {
 int set_flag(rdma_cm_id* id, int name, bool on) {
     int value = on ? 1 : 0;
     return rdma_set_option(id, RDMA_OPTION_ID, name, &value, sizeof value) == 0 ? 0 : errno;
+}
+
+/// A path record as RDMA_ROUTE has it.
+ibv_path_data path_data(const ibv_sa_path_rec& path) {
+    constexpr std::uint32_t kHopLimitBits = 8;
+    ibv_path_data out{};
+    out.flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+    auto& record = out.path;
+    record.dgid = path.dgid;
+    record.sgid = path.sgid;
+    record.dlid = path.dlid;
+    record.slid = path.slid;
+    record.flowlabel_hoplimit = htobe32(be32toh(path.flow_label) << kHopLimitBits | path.hop_limit);
+    record.tclass = path.traffic_class;
+    record.reversible_numpath = static_cast<std::uint8_t>(path.reversible << 7 | path.numb_path);
+    record.pkey = path.pkey;
+    record.qosclass_sl = htobe16(path.sl);
+    record.mtu = static_cast<std::uint8_t>(path.mtu_selector << 6U | path.mtu);
+    record.rate = static_cast<std::uint8_t>(path.rate_selector << 6U | path.rate);
+    record.packetlifetime =
+        static_cast<std::uint8_t>(path.packet_life_time_selector << 6U | path.packet_life_time);
+    return out;
 }
 
 }  // namespace
@@ -333,6 +358,11 @@ int StreamSocket::get_special_option(int level, int name, void* value, socklen_t
     if (level == SOL_SOCKET && name == SO_ACCEPTCONN) {
         const int listens = phase_ == Phase::kListening ? 1 : 0;
         return give_option(&listens, sizeof listens, value, length);
+    }
+    if (level == SOL_RDMA && name == RDMA_ROUTE) {
+        if (id_ == nullptr || id_->route.num_paths == 0) return ENOTCONN;
+        const auto route = path_data(*id_->route.path_rec);
+        return give_option(&route, sizeof route, value, length);
     }
     return Socket::get_special_option(level, name, value, length);
 }

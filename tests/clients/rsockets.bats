@@ -103,6 +103,10 @@ streamed() {
         logged client "custom +1000 +"
         kill -KILL "$(pid_of server)"
     done
+    start server h0 udpong -b ::1
+    sleep 0.3
+    start client h1 udpong -s ::1 -S 1000 -C 100
+    succeed client 60
 }
 
 @test "nobody listens: refused" {
