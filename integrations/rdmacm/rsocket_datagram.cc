@@ -124,8 +124,10 @@ int DatagramSocket::claim(Endpoint& endpoint) {
         error = weir_service_claim(device_->verbs(), &wish, &claim_);
     }
     if (error != 0) return error == ENOSPC ? ENOMEM : error;
-    claimed_ = true;
-    return weir_service_listen(device_->verbs(), claim_, qp_->qp_num);
+    error = weir_service_listen(device_->verbs(), claim_, qp_->qp_num);
+    claimed_ = error == 0;
+    if (error != 0) weir_service_release(device_->verbs(), claim_);
+    return error;
 }
 
 int DatagramSocket::bind_to(Endpoint endpoint) {

@@ -115,21 +115,26 @@ void Sockets::kick() const {
     (void)!write(kick_fd_, &one, sizeof one);
 }
 
+/// What the thread sleeps on, and until when.
+Time Sockets::prepare(std::vector<pollfd>& fds) {
+    Time until = kForever;
+    fds.assign({{kick_fd_, POLLIN, 0}, {channel_->fd, POLLIN, 0}});
+    const std::lock_guard guard(closing_lock_);
+    for (const auto& closing : closing_) {
+        const std::lock_guard held(closing.socket->lock);
+        closing.socket->prepare_sleep();
+        fds.push_back({closing.socket->wake_fd(), POLLIN, 0});
+        until = std::min(until, closing.until);
+    }
+    return until;
+}
+
 void Sockets::run_thread() {
     std::vector<pollfd> fds;
     for (;;) {
-        Time until = kForever;
-        fds.assign({{kick_fd_, POLLIN, 0}, {channel_->fd, POLLIN, 0}});
-        {
-            const std::lock_guard guard(closing_lock_);
-            for (const auto& closing : closing_) {
-                const std::lock_guard held(closing.socket->lock);
-                closing.socket->prepare_sleep();
-                fds.push_back({closing.socket->wake_fd(), POLLIN, 0});
-                until = std::min(until, closing.until);
-            }
-        }
+        Time until = 0;
         ibverbs::fenced([&] {
+            until = prepare(fds);
             look_at_closing();  // once more, now that what comes wakes us
             return 0;
         });

@@ -7,6 +7,8 @@
 // none of its parent's rsockets (EBADF), and may begin anew.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <memory>
 #include <shared_mutex>
@@ -45,9 +47,9 @@ class Sockets {
     static void after_fork_in_child();
     static void at_exit();
     int start();
+    Time prepare(std::vector<pollfd>& fds);
     void run_thread();
     void take_events();
-    void dispatch(const rdma_cm_event& event, ConnectionEvent& copy, std::uint64_t token);
     void look_at_closing();
     void finish_all();
     void kick() const;

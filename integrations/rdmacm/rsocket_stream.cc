@@ -55,7 +55,8 @@ int StreamSocket::send(Cursor& from, int flags, Letter& letter) {
     int error = 0;
     if (phase_ == Phase::kConnecting)
         error = wait(guard, waits, deadline, [this] { return phase_ != Phase::kConnecting; });
-    if (error == 0 && error_ == 0) error = check_connected();
+    if (error == 0 && phase_ != Phase::kConnected)
+        error = error_ != 0 ? take_error() : check_connected();
     if (error != 0 || (error_ == 0 && from.remaining() == 0)) return error;
     for (;;) {
         error = wait(guard, waits, deadline,
@@ -79,7 +80,8 @@ int StreamSocket::receive(Cursor& to, int flags, Letter& letter) {
     int error = 0;
     if (phase_ == Phase::kConnecting)
         error = wait(guard, waits, deadline, [this] { return phase_ != Phase::kConnecting; });
-    if (error == 0 && error_ == 0) error = check_connected();
+    if (error == 0 && phase_ != Phase::kConnected)
+        error = error_ != 0 ? take_error() : check_connected();
     if (error != 0 || to.remaining() == 0) return error;
     // With MSG_WAITALL a peek waits until there is as much to see, if there can be.
     const bool all = (flags & MSG_WAITALL) != 0;

@@ -232,6 +232,7 @@ static void end_and_reset(void) {
 }
 
 static void connecting_without_waiting(void) {
+    char found[8];
     const int listener = listen_on(0, 4);
     struct sockaddr_in to = address(own_address, port_of(listener));
     int client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -262,6 +263,14 @@ static void connecting_without_waiting(void) {
     CHECK((ready(client, POLLOUT, 10000) & (POLLOUT | POLLERR)) == (POLLOUT | POLLERR));
     CHECK_EQ(error_of(client), ECONNREFUSED);
     CHECK_EQ(error_of(client), 0);
+    REFUSED(rrecv(client, found, 1, 0), ENOTCONN);
+    REFUSED(rsend(client, "x", 1, 0), ENOTCONN);
+    // Who does not ask is told by what comes next, once.
+    REFUSED(rconnect(client, (const struct sockaddr*)&to, sizeof to), EINPROGRESS);
+    REFUSED(rrecv(client, found, 1, MSG_DONTWAIT), EAGAIN);
+    CHECK((ready(client, POLLIN, 10000) & POLLERR) != 0);
+    REFUSED(rrecv(client, found, 1, 0), ECONNREFUSED);
+    REFUSED(rrecv(client, found, 1, 0), ENOTCONN);
     // No address of the fabric's.
     to = address("198.51.100.1", 1);
     REFUSED(rconnect(client, (const struct sockaddr*)&to, sizeof to), EHOSTUNREACH);
@@ -570,6 +579,30 @@ static void more_than_the_backlog(void) {
     CHECK_EQ(rclose(listener), 0);
 }
 
+static int descriptors(void) {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd)
+        if (fcntl(fd, F_GETFD) >= 0) ++count;
+    return count;
+}
+
+/// Many connections, one after the other, leave no descriptor behind.
+static void many(void) {
+    int pair[2];
+    int before = 0;
+    for (int i = 0; i < 200; ++i) {
+        connect_pair(pair, 16384);
+        send_text(pair[0], "hello");
+        expect_text(pair[1], "hello");
+        close_pair(pair);
+        if (i == 0) before = descriptors();
+    }
+    // What was closed last may still be under way.
+    for (int i = 0; i < 1000 && descriptors() > before; ++i)
+        usleep(10000);
+    CHECK(descriptors() <= before);
+}
+
 static void both_families(void) {
     const struct sockaddr_in6 any = {.sin6_family = AF_INET6};
     const int listener = rsocket(AF_INET6, SOCK_STREAM, 0);
@@ -689,6 +722,7 @@ int main(int count, char** words) {
     datagrams();
     mappings();
     more_than_the_backlog();
+    many();
     both_families();
     closed_under_a_reader();
     forked();
