@@ -154,6 +154,20 @@ streamed() {
     [ "$code" != 0 ]
 }
 
+@test "a pulled cable: who sends is told in the end; put back, it works again" {
+    start server h0 rstream -S 100000 -C 1000 -I 10000
+    sleep 0.3
+    start client h1 rstream -s 100.64.0.1 -S 100000 -C 1000 -I 10000
+    sleep 0.5
+    running client
+    timeout 20 "$WEIR" link down h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    finish client 60 || { timeout 20 "$WEIR" link up h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-; return 1; }
+    timeout 20 "$WEIR" link up h0:1-s0:1 --name "$WEIR_FABRIC" 3>&-
+    [ "$code" != 0 ]
+    finish server 60
+    both "rstream -S 1000 -C 10 -I 10" "rstream -s 100.64.0.1 -S 1000 -C 10 -I 10"
+}
+
 # preloaded NAME HOST PROGRAM...: started with the library $preload.
 preloaded() {
     local name=$1 host=$2
