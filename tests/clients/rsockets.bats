@@ -33,7 +33,7 @@ both() {
     succeed client 120 && succeed server 30
 }
 
-# streamed OPTIONS...: rstream with verification, for the server's address in its three forms.
+# streamed OPTIONS...: rstream with verification.
 streamed() {
     both "rstream -T v $*" "rstream -s 100.64.0.1 -T v $*"
     logged client "custom +[0-9.]+[kmg]? +[0-9.]+k? +[0-9.]+k? "
