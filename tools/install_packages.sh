@@ -14,7 +14,7 @@ run_packages=(
 # Besides, to build and run all tests and checks.
 test_packages=(
     libgtest-dev libgmock-dev libbenchmark-dev librapidcheck-dev libibumad-dev
-    bats scdoc python3 python3-yaml python3-jsonschema python3-pyverbs ucx-utils qperf iperf3
+    bats scdoc python3 python3-yaml python3-jsonschema python3-pyverbs ucx-utils qperf iperf3 curl
     rdmacm-utils libfabric-bin
     openmpi-bin libopenmpi-dev mpich libmpich-dev hwloc-nox bubblewrap
     clang-format-14 shellcheck procps jq gdb git util-linux binutils

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// epoll for rsockets (RDMACM_1.5). Without rsockets there is nothing that it could watch.
+// epoll for rsockets (RDMACM_1.5), which is not offered: rpoll() and rselect() are.
 #include <sys/epoll.h>
 
 #include <cerrno>
