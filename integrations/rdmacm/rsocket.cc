@@ -148,7 +148,7 @@ int Socket::read_address(const sockaddr* address, socklen_t length, Endpoint& ou
     if (!endpoint) return address->sa_family == domain_ ? EINVAL : EAFNOSUPPORT;
     if (address->sa_family != domain_) return EAFNOSUPPORT;
     out = as_spoken(*endpoint);
-    return out.ipv6 != endpoint->ipv6 && options_.ipv6_only ? ENETUNREACH : 0;
+    return out.family != endpoint->family && options_.ipv6_only ? ENETUNREACH : 0;
 }
 
 // ---------------------------------------------------------------- options

@@ -107,7 +107,7 @@ int StreamSocket::bind(const sockaddr* address, socklen_t length) {
 
 int StreamSocket::local_address(Endpoint& out) {
     const std::lock_guard guard(lock);
-    out = Endpoint::any(domain() == AF_INET6);
+    out = Endpoint::any(family_of(domain()));
     if (id_ == nullptr) return 0;
     if (const auto found = Endpoint::from(&id_->route.addr.src_addr)) out = *found;
     return 0;
@@ -214,7 +214,7 @@ int StreamSocket::listen(int backlog) {
     if (const int error = make_identifier(); error != 0) return error;
     if (!bound_) {
         sockaddr_storage any{};
-        Endpoint::any(domain() == AF_INET6).store(reinterpret_cast<sockaddr*>(&any));
+        Endpoint::any(family_of(domain())).store(reinterpret_cast<sockaddr*>(&any));
         if (rdma_bind_addr(id_, reinterpret_cast<sockaddr*>(&any)) != 0) return errno;
         bound_ = true;
     }

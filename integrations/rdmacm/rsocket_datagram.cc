@@ -112,7 +112,8 @@ int DatagramSocket::claim(Endpoint& endpoint) {
     wish.any_address = endpoint.is_any() ? 1 : 0;
     wish.shareable = options_.reuse_address ? 1 : 0;
     wish.families = endpoint.family_bit();
-    if (endpoint.ipv6 && endpoint.is_any() && !options_.ipv6_only) wish.families |= WEIR_IPV4;
+    if (endpoint.family == Family::kIpv6 && endpoint.is_any() && !options_.ipv6_only)
+        wish.families |= WEIR_IPV4;
     const bool chosen = endpoint.port != 0;
     constexpr std::uint32_t kCount = kLastEphemeral - kFirstEphemeral + 1;
     const auto first = static_cast<std::uint32_t>(time_now() / 1000 % kCount);
@@ -141,7 +142,7 @@ int DatagramSocket::bind_to(Endpoint endpoint) {
         if (port == nullptr && !endpoint.is_any() && !is_this_machine(endpoint))
             return EADDRNOTAVAIL;
         const auto* own = cm.neighbourhood().first_of_node(device_->node());
-        source_ = address_of(*own, endpoint.ipv6, 0);
+        source_ = address_of(*own, endpoint.family, 0);
     }
     int error = qp_ == nullptr ? make_queues() : 0;
     if (error == 0) error = claim(endpoint);
@@ -167,7 +168,7 @@ int DatagramSocket::connect(const sockaddr* address, socklen_t length) {
     }
     Endpoint to;
     int error = read_address(address, length, to);
-    if (error == 0 && !claimed_) error = bind_to(Endpoint::any(domain() == AF_INET6));
+    if (error == 0 && !claimed_) error = bind_to(Endpoint::any(family_of(domain())));
     if (error != 0) return error;
     error = find_route(to);
     if (error != 0 && error != ECONNREFUSED) return error;
@@ -179,7 +180,7 @@ int DatagramSocket::connect(const sockaddr* address, socklen_t length) {
 
 int DatagramSocket::local_address(Endpoint& out) {
     const std::lock_guard guard(lock);
-    out = claimed_ ? own_ : Endpoint::any(domain() == AF_INET6);
+    out = claimed_ ? own_ : Endpoint::any(family_of(domain()));
     if (connected_ && own_.is_any()) out = source_;
     return 0;
 }
@@ -256,7 +257,7 @@ int DatagramSocket::post(Cursor& from) {
     const auto slot = free_sends_.back();
     auto* bytes = slot_at(slot);
     std::memset(bytes, 0, kHeaderBytes);
-    bytes[0] = source_.ipv6 ? 6 : 4;
+    bytes[0] = source_.family == Family::kIpv6 ? 6 : 4;
     rsocket::put_number<2>(source_.port, bytes + 2);
     std::copy(source_.ip.begin(), source_.ip.end(), bytes + 4);
     const auto length = kHeaderBytes + from.remaining();
@@ -290,7 +291,7 @@ int DatagramSocket::send(Cursor& from, int flags, Letter& letter) {
     }
     if (from.remaining() > kBytesMax) return EMSGSIZE;
     if (!claimed_)
-        if (const int error = bind_to(Endpoint::any(to.ipv6)); error != 0) return error;
+        if (const int error = bind_to(Endpoint::any(to.family)); error != 0) return error;
     int error = find_route(to);
     if (error == ECONNREFUSED) {
         // Nobody is there: lost, and who is connected hears of it, the next time.
@@ -324,7 +325,7 @@ void DatagramSocket::on_arrival(const ibv_wc& wc) {
     bool good = wc.byte_len >= kGrhBytes + kHeaderBytes && (bytes[0] == 4 || bytes[0] == 6);
     if (good) {
         arrival.length = wc.byte_len - kGrhBytes - kHeaderBytes;
-        arrival.from.ipv6 = bytes[0] == 6;
+        arrival.from.family = bytes[0] == 6 ? Family::kIpv6 : Family::kIpv4;
         arrival.from.port = static_cast<std::uint16_t>(rsocket::get_number<2>(bytes + 2));
         std::copy_n(bytes + 4, arrival.from.ip.size(), arrival.from.ip.begin());
         good = comes_from_peer(arrival);
@@ -358,8 +359,7 @@ int DatagramSocket::receive(Cursor& to, int flags, Letter& letter) {
     std::unique_lock guard(lock);
     if ((flags & MSG_OOB) != 0) return EOPNOTSUPP;
     if (!claimed_)
-        if (const int error = bind_to(Endpoint::any(domain() == AF_INET6)); error != 0)
-            return error;
+        if (const int error = bind_to(Endpoint::any(family_of(domain()))); error != 0) return error;
     const int error = wait(guard, may_wait(flags), deadline_of(options_.receive_timeout),
                            [this] { return error_ != 0 || deaf_ || !arrivals_.empty(); });
     if (error_ != 0) return take_error();

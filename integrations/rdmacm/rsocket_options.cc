@@ -151,19 +151,20 @@ constexpr std::size_t kIpv4At = 12;
 
 Endpoint as_spoken(const Endpoint& endpoint) {
     auto out = endpoint;
-    const bool mapped = endpoint.ipv6 && endpoint.ip[10] == 0xff && endpoint.ip[11] == 0xff &&
+    const bool mapped = endpoint.family == Family::kIpv6 && endpoint.ip[10] == 0xff &&
+                        endpoint.ip[11] == 0xff &&
                         std::all_of(endpoint.ip.begin(), endpoint.ip.begin() + 10,
                                     [](auto byte) { return byte == 0; });
     if (!mapped) return out;
-    out.ipv6 = false;
+    out.family = Family::kIpv4;
     out.ip[10] = out.ip[11] = 0;
     return out;
 }
 
 Endpoint as_shown(const Endpoint& endpoint, int domain) {
     auto out = endpoint;
-    if (domain != AF_INET6 || endpoint.ipv6) return out;
-    out.ipv6 = true;
+    if (domain != AF_INET6 || endpoint.family != Family::kIpv4) return out;
+    out.family = Family::kIpv6;
     std::fill_n(out.ip.begin(), kIpv4At, std::uint8_t{0});
     if (!endpoint.is_any()) out.ip[10] = out.ip[11] = 0xff;
     return out;

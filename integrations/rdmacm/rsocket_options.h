@@ -40,6 +40,10 @@ struct SocketOptions {
 /// Gives an option's value, cut off where there is no room for it, as getsockopt() does.
 int give_option(const void* from, std::size_t bytes, void* value, socklen_t* length);
 
+/// Of a socket's domain: AF_INET or AF_INET6.
+inline Family family_of(int domain) {
+    return domain == AF_INET6 ? Family::kIpv6 : Family::kIpv4;
+}
 /// IPv4 within IPv6 as IPv4, which is what the connection manager knows.
 Endpoint as_spoken(const Endpoint& endpoint);
 /// The other way: as a socket of this family shows it.
