@@ -334,9 +334,9 @@ class OwnerEnv : public EnvBase {
         if (kind == PayloadKind::kInline || kind == PayloadKind::kBulk) return false;
         if (copied == IBV_WC_LOC_ACCESS_ERR) return true;
         if (qp_.peer_qp >= arena::kQpCount) return true;
-        std::atomic_thread_fence(std::memory_order_acquire);
-        const auto& sender = a_.arena.qp(qp_.peer_qp);
-        return sender.withdrawals.load(std::memory_order_relaxed) != packet_->withdrawals;
+        // Changing it by nothing keeps the copy before the look, where a load would not.
+        auto& count = a_.arena.qp(qp_.peer_qp).withdrawals;
+        return count.fetch_add(0, std::memory_order_acq_rel) != packet_->withdrawals;
     }
     bool hand_over(std::uint32_t psn) {
         if (qp_.peer_qp >= arena::kQpCount) return false;
