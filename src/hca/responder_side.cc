@@ -91,7 +91,8 @@ class EnvBase {
         header.msn = msn;
         send_reply(a_, qp_, header, quiet_);
     }
-    /// What was executed before is in the memory already, and the memory is one for all.
+    /// What was executed before is in the memory already, and the memory is one for all; the answer
+    /// is released after it.
     Access flush(const PacketHeader& header) {
         int access = 0;
         if ((header.flush & wire::kFlushGlobal) != 0) access |= kAccessFlushGlobal;
@@ -104,7 +105,6 @@ class EnvBase {
             length = 0;
         }
         if (find(header.rkey, address, length, access) == nullptr) return Access::kDenied;
-        std::atomic_thread_fence(std::memory_order_seq_cst);
         return Access::kOk;
     }
     Access check_write(std::uint32_t rkey, std::uint64_t address, std::uint32_t length) {
