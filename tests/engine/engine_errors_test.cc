@@ -281,6 +281,8 @@ TEST_F(EngineTest, WhatWasGivenUpIsNotDeliveredWithOtherBytes) {
         {
             // The receiver comes too late.
             const std::lock_guard guard(b.hca->state().attachment->lock);
+            std::fill_n(a.memory.begin(), kBytes, std::uint8_t{0x11});
+            std::fill_n(b.memory.begin(), kBytes, std::uint8_t{0});
             ASSERT_EQ(a.send(IBV_WR_SEND, {a.piece(0, kBytes)}, [](ibv_send_wr&) {}), 0);
             if (give_up == IBV_QPS_UNKNOWN) {
                 ASSERT_EQ(a.hca->destroy_qp(std::exchange(a.qp, nullptr)), 0);
