@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # abi_test.sh LIBRARY NODES NEWEST [-a FILE] [-p NODE] [-n LIBRARY]: LIBRARY exports exactly what the
 # installed one of its name does, name by name and version by version, default versions (@@) told from others
-# (@), and needs nothing but the C library. NODES is how its version nodes begin; NEWEST is the last
-# one of the release that we follow: skipped (77) if the installed one is missing or has not got it.
+# (@), and needs nothing but the C library and libgcc, which that loads to cancel threads. NODES is
+# how its version nodes begin; NEWEST is the last one of the release that we follow: skipped (77) if
+# the installed one is missing or has not got it.
 #   -a FILE     adds what later releases export: lines of node and name
 #   -p NODE     a version node of ours besides
 #   -n LIBRARY  may be needed too
@@ -14,7 +15,7 @@ newest=$3
 shift 3
 private=none
 later=/dev/null
-needs='libc\.so\.6|libm\.so\.6|ld-linux.*'
+needs='libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux.*'
 while [ $# -ge 2 ]; do
     case $1 in
         -a) later=$2 ;;

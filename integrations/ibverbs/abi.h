@@ -3,6 +3,7 @@
 // that no exception crosses, and the second name of a function that the ABI has in two versions.
 #pragma once
 
+#include <cxxabi.h>
 #include <pthread.h>
 
 #include <cerrno>
@@ -26,28 +27,65 @@ inline int minus_one_if(int error) {
     return -1;
 }
 
+/// Holds off the cancellation of the calling thread (pthread_cancel) while it lives.
+class CancellationHeldOff {
+  public:
+    CancellationHeldOff() {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_);
+        if (before_ == PTHREAD_CANCEL_ENABLE) here = true;
+    }
+    ~CancellationHeldOff() {
+        if (before_ != PTHREAD_CANCEL_ENABLE) return;
+        here = false;
+        pthread_setcancelstate(before_, nullptr);
+    }
+    CancellationHeldOff(const CancellationHeldOff&) = delete;
+    CancellationHeldOff& operator=(const CancellationHeldOff&) = delete;
+
+    /// Whether it is this class, and not the program, that holds it off in this thread.
+    static inline thread_local bool here = false;
+
+  private:
+    int before_ = PTHREAD_CANCEL_DISABLE;
+};
+
+/// Lets the thread be cancelled after all, in the midst of fenced(): around a wait that may be
+/// long, with no lock held, and with everything to be undone in destructors.
+class CancellationAllowed {
+  public:
+    CancellationAllowed() : held_off_(CancellationHeldOff::here) {
+        if (held_off_) pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, nullptr);
+    }
+    ~CancellationAllowed() {
+        if (held_off_) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+    }
+    CancellationAllowed(const CancellationAllowed&) = delete;
+    CancellationAllowed& operator=(const CancellationAllowed&) = delete;
+
+  private:
+    bool held_off_;
+};
+
 /// Runs `body`, which returns 0 or an errno value, so that nothing escapes into a C program. Thread
 /// cancellation is an exception too, one that must not be swallowed; it is held off until `body` is
-/// done.
+/// done, except where body allows it.
 template <class Body>
-int fenced(Body&& body) noexcept {
-    int cancel_state = 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    int error = 0;
+int fenced(Body&& body) {
+    const CancellationHeldOff held_off;
     try {
-        error = body();
+        return body();
+    } catch (const abi::__forced_unwind&) {
+        throw;
     } catch (const std::bad_alloc&) {
-        error = ENOMEM;
+        return ENOMEM;
     } catch (...) {
-        error = EIO;
+        return EIO;
     }
-    pthread_setcancelstate(cancel_state, nullptr);
-    return error;
 }
 
 /// The same for functions that give back an object: `body` sets its argument.
 template <class T, class Body>
-T* fenced_object(Body&& body) noexcept {
+T* fenced_object(Body&& body) {
     T* object = nullptr;
     const int error = fenced([&] { return body(object); });
     return error == 0 ? object : fail_null<T>(error);

@@ -9,21 +9,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "abi.h"
+#include "process_wide.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::rdmacm {
 namespace {
-
-// A pointer that the child of a fork replaces.
-std::atomic<Cm*>& place() {
-    static std::atomic<Cm*> cm{nullptr};
-    return cm;
-}
 
 std::uint64_t entropy() {
     std::uint64_t bits = 0;
@@ -55,16 +49,7 @@ constexpr int kLookEveryMs = 2;
 }  // namespace
 
 Cm& Cm::instance() {
-    Cm* cm = place().load(std::memory_order_acquire);
-    if (cm != nullptr) return *cm;
-    static std::mutex making;
-    const std::lock_guard guard(making);
-    cm = place().load(std::memory_order_acquire);
-    if (cm == nullptr) {
-        cm = new Cm;
-        place().store(cm, std::memory_order_release);
-    }
-    return *cm;
+    return ProcessWide<Cm>::get();
 }
 
 Cm::Cm()
@@ -89,16 +74,15 @@ std::uint32_t Cm::random() {
 // ---------------------------------------------------------------- fork
 
 void Cm::before_fork() {
-    if (Cm* cm = place().load(); cm != nullptr) cm->lock.lock();
+    if (Cm* cm = ProcessWide<Cm>::find(); cm != nullptr) cm->lock.lock();
 }
 
 void Cm::after_fork_in_parent() {
-    if (Cm* cm = place().load(); cm != nullptr) cm->lock.unlock();
+    if (Cm* cm = ProcessWide<Cm>::find(); cm != nullptr) cm->lock.unlock();
 }
 
 void Cm::after_fork_in_child() {
-    // What was there stays in memory, where nobody finds it: freeing it would end the parent's.
-    place().store(nullptr);
+    ProcessWide<Cm>::forget();
 }
 
 /// After the verbs library has registered its own handlers: ours then run before those, so that our
@@ -163,20 +147,10 @@ int Cm::start() {
     if (thread_runs_) return 0;
     if (kick_fd_ < 0) kick_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (kick_fd_ < 0) return errno;
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for its own threads
-    int error = 0;
-    try {
-        std::thread([this] { run_thread(); }).detach();
-        weir_thread_started();
-        thread_runs_ = true;
-    } catch (...) {
-        error = EAGAIN;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    return error;
+    if (const int error = start_thread([this] { run_thread(); }); error != 0) return error;
+    weir_thread_started();
+    thread_runs_ = true;
+    return 0;
 }
 
 // ---------------------------------------------------------------- the thread
@@ -208,15 +182,14 @@ void Cm::run_thread() {
 
 int Cm::take_turn(Watch& watch) {
     sleeps_until_.store(0, std::memory_order_relaxed);
-    std::uint64_t counter = 0;
-    (void)!read(kick_fd_, &counter, sizeof counter);
+    runtime::take_event(kick_fd_);
     watch.count = 0;
     watch.fds[watch.count++] = {kick_fd_, POLLIN, 0};
     bool alerted = false;
     for (const auto& device : devices_) {
         device->disarm();
         const int alert = weir_alert_fd(device->verbs());
-        if (alert >= 0 && read(alert, &counter, sizeof counter) == sizeof counter) alerted = true;
+        if (alert >= 0 && runtime::take_event(alert)) alerted = true;
         watch.fds[watch.count++] = {device->control_fd(), POLLIN, 0};
         watch.fds[watch.count++] = {alert, POLLIN, 0};
     }
@@ -290,8 +263,7 @@ void Cm::act() {
 
 void Cm::wake_thread() {
     sleeps_until_.store(0, std::memory_order_relaxed);
-    const std::uint64_t one = 1;
-    (void)!write(kick_fd_, &one, sizeof one);
+    runtime::raise_event(kick_fd_);
 }
 
 // ---------------------------------------------------------------- requests
@@ -451,11 +423,10 @@ void Cm::signal(Channel& channel) {
     const bool wanted = !channel.waiting.empty() && channel.lookers == 0;
     if (wanted == channel.readable) return;
     // The counter is 1 if it is to be readable and else 0, so that neither call waits.
-    std::uint64_t one = 1;
     if (wanted)
-        (void)!write(channel.abi.fd, &one, sizeof one);
+        runtime::raise_event(channel.abi.fd);
     else
-        (void)!read(channel.abi.fd, &one, sizeof one);
+        runtime::take_event(channel.abi.fd);
     channel.readable = wanted;
 }
 

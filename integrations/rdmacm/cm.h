@@ -37,6 +37,9 @@
 
 namespace weir::rdmacm {
 
+template <class T>
+class ProcessWide;
+
 struct Identifier;
 
 /// A sync identifier waits for its events inside the call, on a channel of its own.
@@ -225,6 +228,7 @@ class Cm {
     static connection::Time now();
 
   private:
+    friend class ProcessWide<Cm>;
     Cm();
     static void before_fork();
     static void after_fork_in_parent();

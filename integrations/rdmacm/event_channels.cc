@@ -14,6 +14,9 @@ namespace {
 /// Before a program is put to sleep for an event, MADs are looked for this long: waking costs more.
 constexpr connection::Time kSpinNs = 50'000;
 
+/// The channel that this thread last asked and whose descriptor blocks; null once it destroyed it.
+thread_local const rdma_event_channel* waited_at = nullptr;
+
 /// What is left to do for an event when the program takes it: the active side's QP is made ready,
 /// and the program hears that the connection stands. A QP that cannot be is a failed connection.
 void finish(Cm& cm, Event& event) {
@@ -62,13 +65,21 @@ class Waiter {
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
 
-    /// The next event, or EAGAIN. With `stays`, the caller will look again at once if there is
-    /// none; else what comes makes the descriptor readable.
+    /// The descriptor of the channel, once look() found the channel: read there, because another
+    /// thread may destroy the channel between two looks.
+    [[nodiscard]] int fd() const { return fd_; }
+
+    /// The next event, or EAGAIN, or EINVAL if there is no such channel. With `stays`, the caller
+    /// will look again at once if there is none; else what comes makes the descriptor readable.
     int look(rdma_cm_event** out, bool stays) {
         auto& cm = Cm::instance();
         const std::lock_guard guard(cm.lock);
         auto* channel = cm.find_channel(abi_);
-        if (channel == nullptr) return EINVAL;
+        if (channel == nullptr) {
+            looks_ = false;
+            return EINVAL;
+        }
+        fd_ = channel->abi.fd;
         auto* event = cm.take(*channel);
         if (event == nullptr) {
             be_looker(*channel, true);
@@ -95,8 +106,17 @@ class Waiter {
     }
 
     rdma_event_channel* abi_;
+    int fd_ = -1;
     bool looks_ = false;
 };
+
+/// What the kernel does with a thread that waits at a channel which another thread destroys: it
+/// waits on, until a signal or the end of the program. Programs count on it, rping is one: they end
+/// their work while a thread of theirs waits for events, and take an error there for a failure.
+int wait_for_ever() {
+    poll(nullptr, 0, -1);
+    return errno;
+}
 
 }  // namespace
 
@@ -105,17 +125,23 @@ int wait_for_event(rdma_event_channel* abi, rdma_cm_event** out) {
     const auto look = [&](bool stays) {
         return ibverbs::fenced([&] { return waiter.look(out, stays); });
     };
-    if (const int error = look(true); error != EAGAIN) return error;
-    const int flags = fcntl(abi->fd, F_GETFL);
+    const int first = look(true);
+    if (first == EINVAL) return waited_at == abi ? wait_for_ever() : EINVAL;
+    if (first != EAGAIN && waited_at == abi) return first;
+    const int flags = fcntl(waiter.fd(), F_GETFL);
+    const bool blocks = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    waited_at = blocks ? abi : nullptr;
+    if (first != EAGAIN) return first;
+    if (flags < 0) return EBADF;
     const auto until = Cm::now() + kSpinNs;
     for (;;) {
-        const bool stays = flags >= 0 && (flags & O_NONBLOCK) == 0 && Cm::now() < until;
+        const bool stays = blocks && Cm::now() < until;
         const int error = look(stays);
+        if (error == EINVAL && blocks) return wait_for_ever();
         if (error != EAGAIN) return error;
-        if (flags < 0) return EBADF;
-        if ((flags & O_NONBLOCK) != 0) return EAGAIN;
+        if (!blocks) return EAGAIN;
         if (stays) continue;
-        pollfd readable{abi->fd, POLLIN, 0};
+        pollfd readable{waiter.fd(), POLLIN, 0};
         if (poll(&readable, 1, -1) < 0) return errno;
     }
 }
@@ -163,6 +189,7 @@ void rdma_destroy_event_channel(rdma_event_channel* abi) {
         auto& cm = Cm::instance();
         const std::lock_guard guard(cm.lock);
         if (auto* channel = cm.find_channel(abi); channel != nullptr) cm.drop_channel(*channel);
+        if (waited_at == abi) waited_at = nullptr;
         return 0;
     });
 }

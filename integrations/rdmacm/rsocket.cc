@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include <rdma/rsocket.h>
 
+#include "abi.h"
 #include "cm.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::rdmacm {
 
@@ -49,13 +52,11 @@ int Sleeper::fd() {
 }
 
 void Sleeper::wake() const {
-    const std::uint64_t one = 1;
-    (void)!write(fd_, &one, sizeof one);
+    runtime::raise_event(fd_);
 }
 
 void Sleeper::clear() const {
-    std::uint64_t count = 0;
-    (void)!read(fd_, &count, sizeof count);
+    runtime::take_event(fd_);
 }
 
 // ---------------------------------------------------------------- cursors
@@ -126,18 +127,41 @@ Time Socket::deadline_of(const timeval& timeout) {
            static_cast<Time>(timeout.tv_usec) * 1'000ULL;
 }
 
+/// A thread asleep for a socket, which it leaves unlocked meanwhile; until it wakes up or is
+/// cancelled.
+class Socket::Asleep {
+  public:
+    Asleep(Socket& socket, std::unique_lock<std::mutex>& guard)
+        : socket_(socket),
+          guard_(guard),
+          fds_{{{sleeper_.fd(), POLLIN, 0}, {socket.wake_fd(), POLLIN, 0}}} {
+        socket_.add_sleeper(sleeper_);
+        guard_.unlock();
+    }
+    ~Asleep() {
+        guard_.lock();
+        socket_.remove_sleeper(sleeper_);
+        sleeper_.clear();
+        if (fds_[1].revents != 0) socket_.after_sleep();
+    }
+    Asleep(const Asleep&) = delete;
+    Asleep& operator=(const Asleep&) = delete;
+
+    int wait(Time deadline) {
+        const ibverbs::CancellationAllowed allowed;
+        return poll(fds_.data(), fds_.size(), milliseconds_until(deadline)) < 0 ? errno : 0;
+    }
+
+  private:
+    Socket& socket_;
+    std::unique_lock<std::mutex>& guard_;
+    Sleeper& sleeper_ = Sleeper::own();
+    std::array<pollfd, 2> fds_;
+};
+
 int Socket::sleep(std::unique_lock<std::mutex>& guard, Time deadline) {
-    auto& sleeper = Sleeper::own();
-    pollfd fds[2] = {{sleeper.fd(), POLLIN, 0}, {wake_fd(), POLLIN, 0}};
-    add_sleeper(sleeper);
-    guard.unlock();
-    const int ready = poll(fds, 2, milliseconds_until(deadline));
-    const int error = ready < 0 ? errno : 0;
-    guard.lock();
-    remove_sleeper(sleeper);
-    sleeper.clear();
-    if (fds[1].revents != 0) after_sleep();
-    return error;
+    Asleep asleep(*this, guard);
+    return asleep.wait(deadline);
 }
 
 int Socket::read_address(const sockaddr* address, socklen_t length, Endpoint& out) const {

@@ -154,6 +154,7 @@ class Socket {
 
   private:
     int sleep(std::unique_lock<std::mutex>& guard, Time deadline);
+    class Asleep;
 
     int domain_;
     int type_;

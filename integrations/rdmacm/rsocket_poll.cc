@@ -28,6 +28,12 @@ class Watch {
         }
     }
 
+    ~Watch() {
+        if (prepared_) finish();  // the thread was cancelled
+    }
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+
     [[nodiscard]] bool has_sockets() const { return has_sockets_; }
 
     /// Fills in what is ready, and returns how many are; -1 with errno set.
@@ -47,6 +53,7 @@ class Watch {
 
     /// From now on all that happens ends sleep().
     void prepare() {
+        prepared_ = true;
         list_.assign({{sleeper_.fd(), POLLIN, 0}});
         for (nfds_t i = 0; i < count_; ++i) {
             pollfd entry{fds_[i].fd, fds_[i].events, 0};
@@ -62,16 +69,18 @@ class Watch {
 
     /// 0 or an errno value.
     int sleep(Time deadline) {
+        const ibverbs::CancellationAllowed allowed;
         return poll(list_.data(), list_.size(), milliseconds_until(deadline)) < 0 ? errno : 0;
     }
 
     void finish() {
+        prepared_ = false;
         for (nfds_t i = 0; i < count_; ++i) {
             auto* socket = sockets_[i].get();
             if (socket == nullptr) continue;
             const std::lock_guard guard(socket->lock);
             socket->remove_sleeper(sleeper_);
-            if (list_[i + 1].revents != 0) socket->after_sleep();
+            if (i + 1 < list_.size() && list_[i + 1].revents != 0) socket->after_sleep();
         }
         sleeper_.clear();
     }
@@ -99,6 +108,7 @@ class Watch {
     std::vector<pollfd> list_;    ///< What is slept on: our own, then one for each.
     std::vector<pollfd> others_;  ///< The ordinary ones, and -1 for each rsocket.
     Sleeper& sleeper_ = Sleeper::own();
+    bool prepared_ = false;
     bool has_sockets_ = false;
     bool has_others_ = false;
 };
@@ -127,12 +137,16 @@ int watch_until(Watch& watch, Time deadline) {
 int poll_all(pollfd* fds, nfds_t count, int timeout_ms) {
     int ready = -1;
     const int error = ibverbs::fenced([&] {
+        const auto ordinary = [&] {
+            const ibverbs::CancellationAllowed allowed;
+            return poll(fds, count, timeout_ms);
+        };
         Watch watch(fds, count);
         constexpr Time kNsPerMs = 1'000'000;
         const auto deadline =
             timeout_ms < 0 ? kForever : time_now() + static_cast<Time>(timeout_ms) * kNsPerMs;
         // Ordinary descriptors alone are the kernel's.
-        ready = watch.has_sockets() ? watch_until(watch, deadline) : poll(fds, count, timeout_ms);
+        ready = watch.has_sockets() ? watch_until(watch, deadline) : ordinary();
         return 0;
     });
     return error == 0 ? ready : ibverbs::minus_one_if(error);

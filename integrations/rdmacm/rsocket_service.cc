@@ -9,20 +9,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
-#include <thread>
+#include <mutex>
 
 #include "abi.h"
+#include "process_wide.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::rdmacm {
 namespace {
-
-// A pointer that the child of a fork replaces.
-std::atomic<Sockets*>& place() {
-    static std::atomic<Sockets*> sockets{nullptr};
-    return sockets;
-}
 
 /// How long exit() waits for what is under way.
 constexpr Time kExitNs = 5'000'000'000;
@@ -34,26 +29,15 @@ std::uint64_t token_of(const rdma_cm_id* id) {
 }  // namespace
 
 Sockets& Sockets::instance() {
-    auto* sockets = place().load(std::memory_order_acquire);
-    if (sockets != nullptr) return *sockets;
-    static std::mutex making;
-    const std::lock_guard guard(making);
-    sockets = place().load(std::memory_order_acquire);
-    if (sockets == nullptr) {
-        sockets = new Sockets;
-        static std::once_flag once;
-        std::call_once(once, [] {
-            pthread_atfork(nullptr, nullptr, after_fork_in_child);
-            std::atexit(at_exit);
-        });
-        place().store(sockets, std::memory_order_release);
-    }
-    return *sockets;
+    return ProcessWide<Sockets>::get();
 }
 
-void Sockets::after_fork_in_child() {
-    // What was there stays in memory, where nobody finds it: freeing it would end the parent's.
-    place().store(nullptr);
+Sockets::Sockets() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        pthread_atfork(nullptr, nullptr, ProcessWide<Sockets>::forget);
+        std::atexit(at_exit);
+    });
 }
 
 // ---------------------------------------------------------------- numbers
@@ -87,17 +71,7 @@ int Sockets::start() {
     if (channel == nullptr) return errno;
     fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
     channel_ = channel;
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are for its own threads
-    int error = 0;
-    try {
-        std::thread([this] { run_thread(); }).detach();
-    } catch (...) {
-        error = EAGAIN;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int error = start_thread([this] { run_thread(); });
     if (error != 0) rdma_destroy_event_channel(std::exchange(channel_, nullptr));
     return error;
 }
@@ -111,8 +85,7 @@ rdma_event_channel* Sockets::channel() {
 }
 
 void Sockets::kick() const {
-    const std::uint64_t one = 1;
-    (void)!write(kick_fd_, &one, sizeof one);
+    runtime::raise_event(kick_fd_);
 }
 
 /// What the thread sleeps on, and until when.
@@ -139,8 +112,7 @@ void Sockets::run_thread() {
             return 0;
         });
         if (poll(fds.data(), fds.size(), milliseconds_until(until)) < 0 && errno != EINTR) return;
-        std::uint64_t counter = 0;
-        (void)!read(kick_fd_, &counter, sizeof counter);
+        runtime::take_event(kick_fd_);
         ibverbs::fenced([&] {
             take_events();
             look_at_closing();
@@ -213,7 +185,7 @@ void Sockets::look_at_closing() {
 }
 
 void Sockets::at_exit() {
-    auto* sockets = place().load();
+    auto* sockets = ProcessWide<Sockets>::find();
     if (sockets != nullptr)
         ibverbs::fenced([&] {
             sockets->finish_all();

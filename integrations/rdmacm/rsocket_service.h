@@ -19,6 +19,9 @@
 
 namespace weir::rdmacm {
 
+template <class T>
+class ProcessWide;
+
 class Sockets {
   public:
     /// This process's. Never destroyed.
@@ -44,7 +47,8 @@ class Sockets {
         std::shared_ptr<StreamSocket> socket;
         Time until;
     };
-    static void after_fork_in_child();
+    friend class ProcessWide<Sockets>;
+    Sockets();
     static void at_exit();
     int start();
     Time prepare(std::vector<pollfd>& fds);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "hca/engine.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::hca {
 
@@ -389,9 +390,7 @@ void Attachment::progress() {
 void Attachment::progress_rest() {
     if (process().rescan.exchange(0, std::memory_order_relaxed) != 0) {
         retry = true;
-        const int fd = alert_fd.load(std::memory_order_acquire);
-        const std::uint64_t one = 1;
-        if (fd >= 0) (void)!write(fd, &one, sizeof one);
+        runtime::raise_event(alert_fd.load(std::memory_order_acquire));
     }
     if (unfinished) {
         const auto now = now_ns();

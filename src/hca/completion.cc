@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "hca/engine.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::hca {
 
@@ -70,8 +71,7 @@ void CompletionChannel::before_sleep() {
 int CompletionChannel::take(CompletionQueue*& cq) {
     for (;;) {
         if (!readable(fd_)) before_sleep();
-        std::uint64_t one = 0;
-        if (read(fd_, &one, sizeof one) != sizeof one) return errno;
+        if (!runtime::take_event(fd_)) return errno;
         const std::lock_guard guard(state_->lock);
         if (state_->events.empty()) continue;  // its CQ was destroyed meanwhile
         cq = state_->events.front();
@@ -83,16 +83,14 @@ int CompletionChannel::take(CompletionQueue*& cq) {
 void CompletionChannel::raise(CompletionQueue* cq) {
     const std::lock_guard guard(state_->lock);
     state_->events.push_back(cq);
-    const std::uint64_t one = 1;
-    // A counter of 2^64 - 2 events is never full.
-    (void)!write(fd_, &one, sizeof one);
+    runtime::raise_event(fd_);
 }
 
 void CompletionChannel::forget(CompletionQueue* cq) {
     const std::lock_guard guard(state_->lock);
     auto gone = std::erase(state_->events, cq);
-    for (std::uint64_t one = 0; gone > 0 && readable(fd_); --gone)
-        (void)!read(fd_, &one, sizeof one);
+    for (; gone > 0 && readable(fd_); --gone)
+        runtime::take_event(fd_);
 }
 
 CompletionQueue::CompletionQueue(std::unique_ptr<State> state) : state_(std::move(state)) {

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "hca/engine.h"
+#include "runtime/real/event_counter.h"
 
 namespace weir::hca {
 
@@ -148,8 +149,7 @@ Hca::State::~State() {
 void Hca::State::raise(const AsyncEvent& event) {
     const std::lock_guard guard(async_lock);
     async_events.push_back(event);
-    const std::uint64_t one = 1;
-    (void)!write(async_fd, &one, sizeof one);
+    runtime::raise_event(async_fd);
 }
 
 void Hca::State::forget(const void* object) {
@@ -157,10 +157,9 @@ void Hca::State::forget(const void* object) {
     const auto erased = std::erase_if(async_events, [object](const AsyncEvent& event) {
         return event.cq == object || event.qp == object || event.srq == object;
     });
-    std::uint64_t one = 0;
     for (std::size_t i = 0; i < erased; ++i) {
         pollfd entry{async_fd, POLLIN, 0};
-        if (poll(&entry, 1, 0) == 1) (void)!read(async_fd, &one, sizeof one);
+        if (poll(&entry, 1, 0) == 1) runtime::take_event(async_fd);
     }
 }
 
@@ -170,8 +169,7 @@ int Hca::async_fd() const {
 
 int Hca::take_async(AsyncEvent& event) {
     for (;;) {
-        std::uint64_t one = 0;
-        if (read(state_->async_fd, &one, sizeof one) != sizeof one) return errno;
+        if (!runtime::take_event(state_->async_fd)) return errno;
         const std::lock_guard guard(state_->async_lock);
         if (state_->async_events.empty()) continue;
         event = state_->async_events.front();

@@ -281,6 +281,10 @@ pair_by_cm() {
     on h0 "$WEIR_PROGRAM_DIR/cm_events"
 }
 
+@test "threads that wait are cancelled" {
+    on h0 "$WEIR_PROGRAM_DIR/cancel"
+}
+
 @test "thousands of connections, one after the other, leave nothing behind" {
     on h0 "$WEIR_PROGRAM_DIR/cm_churn" "${WEIR_CONNECTIONS:-5000}"
 }

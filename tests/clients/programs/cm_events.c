@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -304,6 +305,44 @@ static void waiting_and_moving(void) {
     rdma_destroy_event_channel(other);
 }
 
+static atomic_int steps;
+
+/// Takes one event of a channel, and asks for the next when the channel is no more.
+static void* ask_a_destroyed_channel(void* argument) {
+    struct rdma_event_channel* channel = argument;
+    take(channel, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+    atomic_store(&steps, 1);
+    while (atomic_load(&steps) != 2)
+        sched_yield();
+    struct rdma_cm_event* event = NULL;
+    rdma_get_cm_event(channel, &event);
+    atomic_store(&steps, 3);
+    return NULL;
+}
+
+/// A thread that waits at a channel is not told that another thread destroyed it, as by a kernel.
+static void destroyed_under_a_waiter(void) {
+    struct rdma_cm_id* id = NULL;
+    struct sockaddr_in to = server_address();
+    struct rdma_event_channel* channel = rdma_create_event_channel();
+    CHECK(channel != NULL);
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, ask_a_destroyed_channel, channel), 0);
+    CHECK_EQ(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+    CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr*)&to, 1000), 0);
+    while (atomic_load(&steps) != 1)
+        sched_yield();
+    CHECK_EQ(rdma_destroy_id(id), 0);
+    rdma_destroy_event_channel(channel);
+    atomic_store(&steps, 2);
+    usleep(50000);
+    CHECK_EQ(atomic_load(&steps), 2);
+    CHECK_EQ(pthread_cancel(thread), 0);
+    void* result = NULL;
+    CHECK_EQ(pthread_join(thread, &result), 0);
+    CHECK(result == PTHREAD_CANCELED);
+}
+
 static void nobody_listens(void) {
     destroy(listener);
     struct rdma_cm_id* client = make_client(RDMA_PS_TCP);
@@ -333,6 +372,7 @@ int main(void) {
     own_queue_pairs();
     datagrams();
     waiting_and_moving();
+    destroyed_under_a_waiter();
     nobody_listens();
     for (int i = 0; i < 20; ++i)
         whole_life(1, 1);
